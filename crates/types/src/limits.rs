@@ -1,0 +1,52 @@
+//! Every limit has a name, a value and a unit in its name. `GET /v1/capabilities` tells them.
+
+/// Largest JSON request body, in bytes.
+pub const REQUEST_BODY_BYTES_MAX: usize = 4 << 20;
+/// Largest command text or argument vector of one execution, in bytes.
+pub const COMMAND_BYTES_MAX: usize = 1 << 20;
+/// Most environment variables that one call may set.
+pub const ENV_VARS_MAX: usize = 1024;
+/// Bytes of output kept from the start of an execution.
+pub const OUTPUT_HEAD_BYTES: usize = 8 << 20;
+/// Bytes of output kept from the end of an execution, rolling.
+pub const OUTPUT_TAIL_BYTES: usize = 8 << 20;
+/// Output that one read answers at most, in bytes.
+pub const OUTPUT_PAGE_BYTES_MAX: usize = 1 << 20;
+/// Executions that a sandbox keeps on record.
+pub const EXECUTIONS_RETAINED_MAX: usize = 1024;
+/// Executions that may run in one sandbox at once.
+pub const EXECUTIONS_CONCURRENT_MAX: usize = 128;
+/// Longest wait of one call for an execution's end, in milliseconds.
+pub const WAIT_MS_MAX: u64 = 3_600_000;
+/// Longest time limit of an execution, in milliseconds.
+pub const EXECUTION_TIMEOUT_MS_MAX: u64 = 86_400_000;
+/// Branches that one fork may have.
+pub const FORK_COUNT_MAX: u32 = 100;
+/// Sandboxes of one server.
+pub const SANDBOXES_MAX: usize = 200;
+/// Labels of one sandbox or snapshot.
+pub const LABELS_MAX: usize = 32;
+/// Longest label key or value, in bytes.
+pub const LABEL_BYTES_MAX: usize = 256;
+/// Longest snapshot name, in bytes.
+pub const NAME_BYTES_MAX: usize = 128;
+/// Longest path in a guest, in bytes (Linux `PATH_MAX`).
+pub const PATH_BYTES_MAX: usize = 4096;
+/// Entries that one directory listing answers at most.
+pub const DIRECTORY_ENTRIES_MAX: usize = 10_000;
+/// Memory of a sandbox by default, in MiB.
+pub const MEMORY_MIB_DEFAULT: u32 = 2048;
+/// Least memory a sandbox may ask for, in MiB: below it the sentry itself does not fit.
+pub const MEMORY_MIB_MIN: u32 = 128;
+/// Most memory a sandbox may ask for, in MiB.
+pub const MEMORY_MIB_MAX: u32 = 65_536;
+/// Processors of a sandbox by default.
+pub const CPUS_DEFAULT: u32 = 2;
+/// Guest processes of a sandbox by default (`RLIMIT_NPROC` of its non-root users).
+pub const PROCESSES_DEFAULT: u32 = 512;
+/// Changed files of one sandbox that a capture copies at most, in bytes as stored.
+pub const FREEZE_COPY_BYTES_MAX: u64 = 4 << 30;
+/// Longest logical size of one file that a capture copies, in bytes; sparse files count whole.
+pub const FREEZE_FILE_BYTES_MAX: u64 = 1 << 40;
+/// Free disk space below which captures are refused, in bytes.
+pub const DISK_LOW_WATER_BYTES: u64 = 512 << 20;

@@ -1,0 +1,130 @@
+//! Executions on the wire.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::ids::{ExecutionId, SandboxId};
+use crate::states::ExecutionState;
+
+/// `POST /v1/sandboxes/{id}/executions`: run one command. Exactly one of `command` and `argv` is given.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StartExecution {
+    /// A script for `/bin/sh`; it never travels in an argument vector, so it may be long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// Program and arguments, started without a shell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub argv: Option<Vec<String>>,
+    /// Working directory; `/workspace` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// Environment variables beside PATH, HOME and LANG.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Guest user by name; `user` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Time limit in milliseconds of running time; none when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// How long this call waits for the end, in milliseconds; 0 or absent returns at once. The execution goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_ms: Option<u64>,
+    /// Text given to its standard input, which is `/dev/null` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<String>,
+}
+
+/// One execution.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Execution {
+    /// Its id.
+    pub id: ExecutionId,
+    /// The sandbox it runs in.
+    pub sandbox: SandboxId,
+    /// What runs: the script, or the argument vector.
+    pub command: Vec<String>,
+    /// Where it stands.
+    pub state: ExecutionState,
+    /// Exit code of the leader: 0–255, 128+N for signal N, 124 after a time-out, 137 after a cancel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The leader's pid in the guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// When it was admitted, in Unix milliseconds.
+    pub started_at_ms: i64,
+    /// When its end was seen, in Unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at_ms: Option<i64>,
+    /// Bytes of output so far, standard output and error together.
+    pub output_bytes: u64,
+    /// Whether the middle of the output was dropped at the retention limit.
+    pub output_truncated: bool,
+    /// In a branch: the execution of the source that this one goes on from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<ExecutionId>,
+    /// Standard output, where the call waited and the execution ended; invalid UTF-8 is replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdout: Option<String>,
+    /// Standard error, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr: Option<String>,
+}
+
+/// `GET /v1/sandboxes/{id}/executions`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ExecutionList {
+    /// Oldest first.
+    pub executions: Vec<Execution>,
+}
+
+/// Which of its two outputs a record belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputStream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// One piece of output, in the order the agent read it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct OutputRecord {
+    /// Place in the one log of both streams, in bytes.
+    pub offset: u64,
+    /// Which stream it came from.
+    pub stream: OutputStream,
+    /// The bytes as text; invalid UTF-8 is replaced.
+    pub text: String,
+}
+
+/// `GET …/executions/{id}/output?offset=N&wait_ms=M`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct OutputPage {
+    /// Records from the asked offset on, at most a page.
+    pub records: Vec<OutputRecord>,
+    /// Where to go on.
+    pub next_offset: u64,
+    /// Bytes between the asked offset and the first record that were dropped at the retention limit.
+    pub skipped_bytes: u64,
+    /// Whether the execution has ended and nothing comes after `next_offset`.
+    pub complete: bool,
+    /// The execution's state when the page was made.
+    pub state: ExecutionState,
+    /// Its exit code, once it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+}
+
+/// `POST …/executions/{id}/signal`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SendSignal {
+    /// Signal number, 1–64; sent to the whole process group.
+    pub signal: i32,
+}

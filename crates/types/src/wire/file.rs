@@ -1,0 +1,51 @@
+//! Files of a guest on the wire. Contents travel as raw bodies, never as JSON.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What a path is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A pipe, socket or device.
+    Other,
+}
+
+/// One path in a guest.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FileStat {
+    /// Absolute path.
+    pub path: String,
+    /// What it is; links are not followed.
+    pub kind: FileKind,
+    /// Size in bytes.
+    pub size: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last change of its contents, in Unix milliseconds.
+    pub modified_at_ms: i64,
+    /// Target of a link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+}
+
+/// `GET /v1/sandboxes/{id}/files/list?path=…`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FileList {
+    /// The directory.
+    pub path: String,
+    /// Its entries, sorted by path.
+    pub entries: Vec<FileStat>,
+    /// Whether entries were left out at the limit.
+    pub truncated: bool,
+}

@@ -1,0 +1,17 @@
+//! Requests and answers of the native API under `/v1`. Requests refuse unknown members, so that a misspelt option is
+//! an error and not a silence.
+
+mod execution;
+mod file;
+mod sandbox;
+mod server;
+mod snapshot;
+
+pub use execution::*;
+pub use file::*;
+pub use sandbox::*;
+pub use server::*;
+pub use snapshot::*;
+
+/// Labels of a sandbox or snapshot; sorted, so that listings are stable.
+pub type Labels = std::collections::BTreeMap<String, String>;

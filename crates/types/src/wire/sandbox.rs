@@ -1,0 +1,101 @@
+//! Sandboxes on the wire.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::Labels;
+use crate::ids::{SandboxId, Slot, SnapshotId, Uid};
+use crate::states::SandboxState;
+
+/// `POST /v1/sandboxes`: make a sandbox from the base image.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateSandbox {
+    /// The slot to take; the first free of `c1`, `c2`, … when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<Slot>,
+    /// Labels to find it by.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
+    /// Memory limit, in MiB; 2048 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u32>,
+}
+
+/// A sandbox.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Sandbox {
+    /// `slot@generation`.
+    pub id: SandboxId,
+    /// Its name in host names and directories.
+    pub uid: Uid,
+    /// Where its machine stands.
+    pub state: SandboxState,
+    /// Why it is in that state, where that is not plain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// When it was made, in Unix milliseconds; the generation in numbers.
+    pub created_at_ms: i64,
+    /// When it ended, in Unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at_ms: Option<i64>,
+    /// Its labels.
+    #[serde(default)]
+    pub labels: Labels,
+    /// Memory limit, in MiB.
+    pub memory_mib: u32,
+    /// What it was made from.
+    pub origin: Origin,
+}
+
+/// What a sandbox was made from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Origin {
+    /// The base image, by digest.
+    Image {
+        /// Its digest.
+        digest: String,
+    },
+    /// A snapshot.
+    Snapshot {
+        /// Which.
+        snapshot: SnapshotId,
+        /// The sandbox it was captured from.
+        source: SandboxId,
+    },
+}
+
+/// `GET /v1/sandboxes`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SandboxList {
+    /// Sorted by creation, then id; ended ones only where asked for.
+    pub sandboxes: Vec<Sandbox>,
+}
+
+/// What `DELETE /v1/sandboxes/{id}` found and did. Each fact was checked by itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Removal {
+    /// Which generation.
+    pub id: SandboxId,
+    /// Whether this call removed it or it was gone before.
+    pub result: RemovalResult,
+    /// When it ended, in Unix milliseconds.
+    pub ended_at_ms: i64,
+    /// Whether no process of it is left on the host (asked of the kernel).
+    pub processes_gone: bool,
+    /// Whether its directory, mounts, namespaces and cgroups are gone.
+    pub files_gone: bool,
+    /// Bytes of private files that were freed.
+    pub bytes_reclaimed: u64,
+}
+
+/// How a removal ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RemovalResult {
+    /// This call ended and removed it.
+    Removed,
+    /// It had ended before; nothing was done.
+    AlreadyAbsent,
+}
