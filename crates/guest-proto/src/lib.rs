@@ -1,1 +1,31 @@
-//! placeholder
+//! Frames between the server and the agent that is PID 1 in a sandbox.
+//!
+//! The channel is a pair of FIFOs: one frame after another, each with a fixed header. It is versioned, since an old
+//! agent lives as long as the snapshots that hold it. Frames from a guest are hostile input: a reader never trusts a
+//! length, a kind or a channel. This crate does no I/O beyond `Read` and `Write` and knows no thread or runtime.
+//!
+//! # The order of things
+//!
+//! - After every start and every restore the host's first frame is a [`Request::Bind`]. Until it is answered the agent
+//!   writes nothing, so that nothing an earlier incarnation had to say reaches a new host.
+//! - [`Kind::Quiesce`] asks the agent for a frame boundary: it answers [`Kind::Quiesced`] and writes nothing more until
+//!   [`Kind::Proceed`] (the source goes on) or `Bind` (a copy woke up). The host writes nothing between `Quiesce` and
+//!   one of those two either. What is captured in between holds no half frame and no unread one.
+//! - Data flows on channels in windows: a sender stays at most [`WINDOW_BYTES`] ahead of the receiver's last
+//!   [`Kind::Credit`], which carries the bytes consumed since the channel began. The agent never drops output: at its
+//!   window it stops reading the program's pipe.
+
+mod frame;
+mod message;
+
+pub use frame::{FRAME_PAYLOAD_BYTES_MAX, Frame, FrameError, HEADER_BYTES, Header, Kind, read_frame, write_frame};
+pub use message::{
+    AgentError, AgentErrorKind, Bind, Bound, Entry, EntryKind, Event, ExecutionReport, OUTPUT_PREFIX_BYTES,
+    OutputChunk, Program, Reply, ReplyResult, Request, ResumeAt, Spawn, Stream, decode_credit, encode_credit,
+};
+
+/// Version of frames and messages. An agent with another one is refused by the host with a sentence.
+pub const PROTOCOL_VERSION: u8 = 1;
+
+/// How far a sender of data may be ahead of the receiver's last credit, in bytes for each channel.
+pub const WINDOW_BYTES: u64 = 1 << 20;

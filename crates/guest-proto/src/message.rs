@@ -1,0 +1,351 @@
+//! What calls, replies and events say. JSON, so that a newer side can add members an older one ignores.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::frame::{FrameError, Kind};
+
+/// A call of the host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "call", rename_all = "snake_case")]
+pub enum Request {
+    /// Tells the agent who it is now. Answered by [`Reply::Bound`].
+    Bind(Bind),
+    /// Starts a program. Answered by [`Reply::Spawned`]; its output comes on the call's own channel number.
+    Spawn(Spawn),
+    /// Sends a signal to an execution's process group. Answered by [`Reply::Done`].
+    Signal {
+        /// The execution's channel.
+        channel: u32,
+        /// Signal number.
+        signal: i32,
+    },
+    /// Drops what the agent keeps of an ended execution. Answered by [`Reply::Done`].
+    Forget {
+        /// The execution's channel.
+        channel: u32,
+    },
+    /// Reads a file. Answered by [`Reply::Entry`], then data and an end on the call's channel.
+    ReadFile {
+        /// Absolute path.
+        path: String,
+        /// Guest user whose permissions count.
+        user: String,
+    },
+    /// Writes a file: data and an end follow on the call's channel; it is renamed into place at the end and only then
+    /// answered by [`Reply::Entry`].
+    WriteFile {
+        /// Absolute path.
+        path: String,
+        /// Guest user who writes and owns it.
+        user: String,
+        /// Permission bits; of the file that is replaced, else 0644.
+        mode: Option<u32>,
+        /// Whether missing directories are made.
+        parents: bool,
+        /// The server's number for this effect.
+        effect: u64,
+    },
+    /// Lists a directory. Answered by [`Reply::Entries`].
+    List {
+        /// Absolute path.
+        path: String,
+        /// Guest user whose permissions count.
+        user: String,
+        /// Most entries to answer.
+        limit: u32,
+    },
+    /// Tells what a path is, not following a link. Answered by [`Reply::Entry`].
+    Stat {
+        /// Absolute path.
+        path: String,
+        /// Guest user whose permissions count.
+        user: String,
+    },
+    /// Makes a directory. Answered by [`Reply::Entry`].
+    MakeDirectory {
+        /// Absolute path.
+        path: String,
+        /// Guest user who makes and owns it.
+        user: String,
+        /// Whether missing parents are made and an existing directory is fine.
+        parents: bool,
+    },
+    /// Removes a path. Answered by [`Reply::Done`].
+    Remove {
+        /// Absolute path.
+        path: String,
+        /// Guest user whose permissions count.
+        user: String,
+        /// Whether a directory goes with all that is in it.
+        recursive: bool,
+    },
+    /// Names the open files that have no name left, which gVisor cannot checkpoint. Answered by [`Reply::Sentences`].
+    DeletedOpenFiles,
+    /// Asks for a sign of life. Answered by [`Reply::Done`].
+    Ping,
+}
+
+/// Who the sandbox is from now on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Bind {
+    /// `slot@generation`.
+    pub sandbox: String,
+    /// Its uid.
+    pub uid: String,
+    /// Host name to take.
+    pub hostname: String,
+    /// Sixteen fresh random bytes in hex, for `/etc/machine-id`.
+    pub machine_id: String,
+    /// The snapshot this machine woke up from, if any.
+    pub snapshot: Option<String>,
+    /// The host's clock, in Unix milliseconds; a guest's clocks may be behind.
+    pub now_unix_ms: i64,
+    /// Executions whose output the host already has up to an offset.
+    pub executions: Vec<ResumeAt>,
+    /// Largest number of processes of a guest user.
+    pub processes_max: u32,
+}
+
+/// Where to go on with an execution's output.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ResumeAt {
+    /// The execution's channel.
+    pub channel: u32,
+    /// Bytes of its output that the host has.
+    pub have: u64,
+}
+
+/// A program to start.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Spawn {
+    /// The execution's id, for the agent's own listing.
+    pub execution: String,
+    /// The server's number for this effect: a repeated call with the same number starts nothing and is answered as
+    /// the first one was.
+    pub effect: u64,
+    /// What to run.
+    pub program: Program,
+    /// Working directory.
+    pub cwd: String,
+    /// Environment beside PATH, HOME, USER, LOGNAME, SHELL and LANG, which it may replace.
+    pub env: BTreeMap<String, String>,
+    /// Guest user by name.
+    pub user: String,
+    /// Whether standard input is a pipe fed by the call's channel; `/dev/null` otherwise.
+    pub stdin: bool,
+    /// How long to go on reading inherited pipes after the leader's end, in milliseconds.
+    pub grace_ms: u64,
+}
+
+/// What to run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Program {
+    /// A script for `/bin/sh`. It reaches the shell by a file descriptor, never by an argument.
+    Script(String),
+    /// Program and arguments.
+    Argv(Vec<String>),
+}
+
+/// The answer to a call: what it asked for, or why not.
+pub type ReplyResult = Result<Reply, AgentError>;
+
+/// What a call was answered with.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub enum Reply {
+    /// The agent took its identity.
+    Bound(Bound),
+    /// The program runs.
+    Spawned {
+        /// The leader's pid.
+        pid: u32,
+    },
+    /// A path.
+    Entry(Entry),
+    /// A directory.
+    Entries {
+        /// Its entries.
+        entries: Vec<Entry>,
+        /// Whether some were left out at the limit.
+        truncated: bool,
+    },
+    /// Sentences for a person.
+    Sentences {
+        /// One each.
+        sentences: Vec<String>,
+    },
+    /// It was done and there is nothing to tell.
+    Done,
+}
+
+/// What an agent says of itself when it is bound.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Bound {
+    /// Version of the agent.
+    pub agent: String,
+    /// Executions it knows, running or ended and not forgotten.
+    pub executions: Vec<ExecutionReport>,
+}
+
+/// An execution as the agent knows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ExecutionReport {
+    /// Its channel.
+    pub channel: u32,
+    /// The id it was started under (in a copy: the source's).
+    pub execution: String,
+    /// The leader's pid.
+    pub pid: u32,
+    /// Bytes of output read so far.
+    pub produced: u64,
+    /// Whether its end has not been told yet.
+    pub running: bool,
+}
+
+/// Something that happened by itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// An execution's leader ended and all its output up to the end (or the grace) was sent before this.
+    Exited {
+        /// The execution's channel.
+        channel: u32,
+        /// Exit code, if it ended by itself.
+        code: Option<i32>,
+        /// Signal number, if one ended it.
+        signal: Option<i32>,
+        /// Bytes of output in all.
+        produced: u64,
+        /// Whether others still hold its pipes.
+        pipes_held: bool,
+    },
+}
+
+/// What a path is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EntryKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// Anything else.
+    Other,
+}
+
+/// One path of the guest.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Absolute path; not UTF-8 is replaced.
+    pub path: String,
+    /// What it is.
+    pub kind: EntryKind,
+    /// Size in bytes.
+    pub size: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last change of its contents, in Unix milliseconds.
+    pub modified_ms: i64,
+    /// Target of a link.
+    pub target: Option<String>,
+}
+
+/// Why the agent did not do what was asked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AgentError {
+    /// What sort of refusal.
+    pub kind: AgentErrorKind,
+    /// A sentence that names the thing.
+    pub message: String,
+}
+
+/// Sorts of refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AgentErrorKind {
+    /// No such path, program, user, working directory or channel.
+    NotFound,
+    /// The user may not.
+    Denied,
+    /// A directory or something else where a regular file is needed.
+    NotAFile,
+    /// Something else where a directory is needed.
+    NotADirectory,
+    /// It exists already.
+    Exists,
+    /// The disk or a limit is full.
+    Full,
+    /// The call makes no sense.
+    Invalid,
+    /// Anything else.
+    Failed,
+}
+
+/// Which of its two outputs an execution wrote to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Stream {
+    /// Standard output.
+    Stdout = 1,
+    /// Standard error.
+    Stderr = 2,
+}
+
+/// Bytes before the text of an output frame: offset (8, little endian) and stream (1).
+pub const OUTPUT_PREFIX_BYTES: usize = 9;
+
+/// A piece of output: where it stands in the execution's one log, which stream, and the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutputChunk<'a> {
+    /// Offset of the first byte.
+    pub offset: u64,
+    /// Which stream.
+    pub stream: Stream,
+    /// The bytes.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> OutputChunk<'a> {
+    /// The payload that carries it.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut payload = Vec::with_capacity(OUTPUT_PREFIX_BYTES + self.bytes.len());
+        payload.extend_from_slice(&self.offset.to_le_bytes());
+        payload.push(self.stream as u8);
+        payload.extend_from_slice(self.bytes);
+        payload
+    }
+
+    /// Reads a payload, believing nothing.
+    pub fn decode(payload: &'a [u8]) -> Result<OutputChunk<'a>, FrameError> {
+        let bad = |why: &str| FrameError::Payload { kind: Kind::GuestData, why: why.to_owned() };
+        let (offset, rest) = payload.split_first_chunk::<8>().ok_or_else(|| bad("no offset"))?;
+        let (stream, bytes) = rest.split_first().ok_or_else(|| bad("no stream"))?;
+        let stream = match stream {
+            1 => Stream::Stdout,
+            2 => Stream::Stderr,
+            _ => return Err(bad("no such stream")),
+        };
+        Ok(OutputChunk { offset: u64::from_le_bytes(*offset), stream, bytes })
+    }
+}
+
+/// The payload of a credit frame.
+pub fn encode_credit(consumed: u64) -> Vec<u8> {
+    consumed.to_le_bytes().to_vec()
+}
+
+/// Reads a credit's payload.
+pub fn decode_credit(kind: Kind, payload: &[u8]) -> Result<u64, FrameError> {
+    let bytes: [u8; 8] =
+        payload.try_into().map_err(|_| FrameError::Payload { kind, why: format!("{} bytes, not 8", payload.len()) })?;
+    Ok(u64::from_le_bytes(bytes))
+}
