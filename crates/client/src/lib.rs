@@ -1,1 +1,45 @@
-//! placeholder
+//! Typed client of Remuda's native API: one method for each route, over TCP with a key or over the local unix socket.
+//!
+//! Never repeats a call: each is sent once, and an error says whether the server may have acted on it. Never shows the
+//! API key, neither in `Debug` output nor in an error.
+//!
+//! ```no_run
+//! # async fn tour() -> Result<(), remuda_client::ClientError> {
+//! use remuda_client::{Client, wire};
+//! let client = Client::unix("/var/lib/remuda/remuda.sock")?;
+//! let sandbox = client.create_sandbox(&wire::CreateSandbox::default()).await?;
+//! let call = wire::StartExecution { command: Some("uname -r".into()), wait_ms: Some(10_000), ..Default::default() };
+//! println!("{:?}", client.execute(&sandbox.id, &call).await?.stdout);
+//! client.remove_sandbox(&sandbox.id).await?;
+//! # Ok(()) }
+//! ```
+
+mod address;
+mod body;
+mod connection;
+mod error;
+mod executions;
+mod files;
+mod ports;
+mod sandboxes;
+mod snapshots;
+
+pub use body::Incoming;
+pub use connection::Client;
+pub use error::ClientError;
+pub use executions::{OutputBytes, OutputQuery};
+pub use files::{FileDownload, WriteFile};
+pub use http::{HeaderMap, Method, StatusCode};
+pub use remuda_types::wire;
+pub use reqwest::Body;
+pub use sandboxes::SandboxFilter;
+
+/// Time allowed for making a connection, in seconds. No call has a total time limit: captures and waits may be long.
+pub const CONNECT_SECONDS_MAX: u64 = 5;
+/// Largest JSON answer that is read, in bytes.
+pub const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// Connections that may be kept open while idle, for each server.
+pub const IDLE_CONNECTIONS_MAX: usize = 32;
+/// How long an idle connection is kept, in seconds; shorter than the server keeps it, so that no call meets a
+/// connection which is just being closed.
+pub const IDLE_SECONDS_MAX: u64 = 20;

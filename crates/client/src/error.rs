@@ -1,0 +1,83 @@
+//! What can go wrong with a call. Never carries the API key.
+
+use std::error::Error as _;
+
+/// Why a call gave no answer of the expected kind.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The server answered with an error of the API.
+    #[error("{error}")]
+    Api {
+        /// HTTP status of the answer.
+        status: u16,
+        /// The error as the server said it.
+        error: Box<remuda_types::Error>,
+    },
+    /// No complete answer came.
+    #[error("{call} at {target} failed: {cause}{}", if *.sent { " (the server may have acted on it)" } else { "" })]
+    Transport {
+        /// Method and path of the call.
+        call: String,
+        /// Where it went: a URL or the path of a socket.
+        target: String,
+        /// Whether the request may have reached the server. If false, nothing was done.
+        sent: bool,
+        /// Why, from the outermost to the innermost cause.
+        cause: String,
+    },
+    /// An answer came that is not of the native API: another server, another version, or a proxy between.
+    #[error("{call} at {target} was answered with status {status} by something that is no Remuda server: {problem}")]
+    Protocol {
+        /// Method and path of the call.
+        call: String,
+        /// Where it went.
+        target: String,
+        /// HTTP status of the answer.
+        status: u16,
+        /// What was wrong with it.
+        problem: String,
+    },
+    /// The call could not be made from what was given; nothing was sent.
+    #[error("{0}")]
+    Input(String),
+}
+
+impl ClientError {
+    /// The error of the API, where it is one.
+    pub fn api(&self) -> Option<&remuda_types::Error> {
+        match self {
+            ClientError::Api { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+
+    /// The code of the API's error, where it is one.
+    pub fn code(&self) -> Option<remuda_types::ErrorCode> {
+        self.api().map(|error| error.code)
+    }
+
+    /// Whether it is not known if the server acted on the call.
+    pub fn outcome_unknown(&self) -> bool {
+        matches!(self, ClientError::Transport { sent: true, .. } | ClientError::Protocol { .. })
+    }
+
+    /// Whether there was no server to connect to.
+    pub fn no_server(&self) -> bool {
+        matches!(self, ClientError::Transport { sent: false, .. })
+    }
+}
+
+/// The causes of an error in one line, outermost first, each said once. URLs are left out: the call names its path.
+pub(crate) fn causes(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    text
+}

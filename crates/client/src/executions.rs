@@ -1,0 +1,152 @@
+//! Executions: starting, watching and ending commands. Never starts one twice.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, header};
+use remuda_types::wire::{Execution, ExecutionList, OutputPage, OutputStream, SendSignal, StartExecution};
+use remuda_types::{ExecutionId, SandboxId};
+
+use crate::address::segment;
+use crate::sandboxes::sandbox_path;
+use crate::{ANSWER_BYTES_MAX, Client, ClientError};
+
+/// Which output is read and how long the call waits for it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OutputQuery {
+    /// Place in the log to begin at, in bytes.
+    pub offset: u64,
+    /// How long to wait for output where there is none yet.
+    pub wait: Duration,
+    /// One stream only; both when absent.
+    pub stream: Option<OutputStream>,
+}
+
+/// A piece of output as it came from the program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutputBytes {
+    /// The bytes.
+    pub bytes: Bytes,
+    /// Where to go on.
+    pub next_offset: u64,
+    /// Whether the execution has ended and nothing comes after `next_offset`.
+    pub complete: bool,
+}
+
+fn executions_path(sandbox: &SandboxId) -> Result<String, ClientError> {
+    Ok(format!("{}/executions", sandbox_path(sandbox)?))
+}
+
+fn execution_path(sandbox: &SandboxId, id: &ExecutionId) -> Result<String, ClientError> {
+    Ok(format!("{}/{}", executions_path(sandbox)?, segment(id.as_str())?))
+}
+
+fn milliseconds(wait: Duration) -> u64 {
+    u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl OutputQuery {
+    fn pairs(&self) -> Vec<(&'static str, String)> {
+        let mut pairs = vec![("offset", self.offset.to_string()), ("wait_ms", milliseconds(self.wait).to_string())];
+        if let Some(stream) = self.stream {
+            let word = match stream {
+                OutputStream::Stdout => "stdout",
+                OutputStream::Stderr => "stderr",
+            };
+            pairs.push(("stream", word.into()));
+        }
+        pairs
+    }
+}
+
+impl Client {
+    /// `POST /v1/sandboxes/{id}/executions`: runs one command and waits for its end as long as the request says.
+    ///
+    /// # Errors
+    /// As for every call: see [`ClientError`]. A command that fails is no error.
+    pub async fn execute(&self, sandbox: &SandboxId, request: &StartExecution) -> Result<Execution, ClientError> {
+        self.call(Method::POST, executions_path(sandbox)?).json(request).read().await
+    }
+
+    /// `GET /v1/sandboxes/{id}/executions`, oldest first.
+    ///
+    /// # Errors
+    /// As for every call: see [`ClientError`].
+    pub async fn executions(&self, sandbox: &SandboxId) -> Result<Vec<Execution>, ClientError> {
+        let list: ExecutionList = self.call(Method::GET, executions_path(sandbox)?).read().await?;
+        Ok(list.executions)
+    }
+
+    /// `GET /v1/sandboxes/{id}/executions/{exec}`: waits for its end at most `wait`.
+    ///
+    /// # Errors
+    /// As for every call: see [`ClientError`].
+    pub async fn execution(
+        &self,
+        sandbox: &SandboxId,
+        id: &ExecutionId,
+        wait: Duration,
+    ) -> Result<Execution, ClientError> {
+        let query = [("wait_ms", milliseconds(wait))];
+        self.call(Method::GET, execution_path(sandbox, id)?).query(&query).read().await
+    }
+
+    /// `GET …/executions/{exec}/output` as records of text.
+    ///
+    /// # Errors
+    /// As for every call: see [`ClientError`].
+    pub async fn output(
+        &self,
+        sandbox: &SandboxId,
+        id: &ExecutionId,
+        query: &OutputQuery,
+    ) -> Result<OutputPage, ClientError> {
+        self.call(Method::GET, format!("{}/output", execution_path(sandbox, id)?)).query(&query.pairs()).read().await
+    }
+
+    /// `GET …/executions/{exec}/output` as raw bytes.
+    ///
+    /// # Errors
+    /// As for every call: see [`ClientError`].
+    pub async fn output_bytes(
+        &self,
+        sandbox: &SandboxId,
+        id: &ExecutionId,
+        query: &OutputQuery,
+    ) -> Result<OutputBytes, ClientError> {
+        let mut accept = HeaderMap::new();
+        accept.insert(header::ACCEPT, HeaderValue::from_static("application/octet-stream"));
+        let request = self.call(Method::GET, format!("{}/output", execution_path(sandbox, id)?));
+        let call = request.name();
+        let incoming = request.query(&query.pairs()).headers(accept).send().await?;
+        let status = incoming.status();
+        let header = |name: &str| incoming.headers().get(name).and_then(|value| value.to_str().ok());
+        let next_offset = header("x-remuda-next-offset").and_then(|text| text.parse().ok());
+        let complete = header("x-remuda-complete").and_then(|text| text.parse().ok());
+        let (Some(next_offset), Some(complete)) = (next_offset, complete) else {
+            return Err(
+                call.protocol(status, "X-Remuda-Next-Offset or X-Remuda-Complete is missing or malformed".into())
+            );
+        };
+        Ok(OutputBytes { bytes: incoming.collect(ANSWER_BYTES_MAX).await?, next_offset, complete })
+    }
+
+    /// `POST …/executions/{exec}/signal`: sends a signal to its process group.
+    ///
+    /// # Errors
+    /// As for every call: see [`ClientError`].
+    pub async fn signal(&self, sandbox: &SandboxId, id: &ExecutionId, signal: i32) -> Result<Execution, ClientError> {
+        self.call(Method::POST, format!("{}/signal", execution_path(sandbox, id)?))
+            .json(&SendSignal { signal })
+            .read()
+            .await
+    }
+
+    /// `DELETE …/executions/{exec}`: kills its process group.
+    ///
+    /// # Errors
+    /// As for every call: see [`ClientError`].
+    pub async fn cancel(&self, sandbox: &SandboxId, id: &ExecutionId) -> Result<Execution, ClientError> {
+        self.call(Method::DELETE, execution_path(sandbox, id)?).read().await
+    }
+}
