@@ -1,1 +1,23 @@
-//! placeholder
+//! How the world reaches Remuda: the native API under `/v1`, and who may use it.
+//!
+//! It turns a request into one call of the platform and the result into a response. It holds no state and decides
+//! nothing about sandboxes.
+
+mod auth;
+mod errors;
+mod executions;
+mod extract;
+mod files;
+mod limits;
+mod openapi;
+mod ports;
+mod router;
+mod sandboxes;
+mod serve;
+mod server;
+mod snapshots;
+
+pub use auth::{Access, AccessKey, KeyError, KeyHash};
+pub use openapi::document;
+pub use router::router;
+pub use serve::{serve_tcp, serve_unix};

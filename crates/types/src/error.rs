@@ -11,8 +11,9 @@ macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $status:literal;)*) => {
         /// What went wrong, as a stable word. Each has a page in `docs/errors/`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+        #[serde(rename_all = "snake_case")]
         pub enum ErrorCode {
-            $($(#[$doc])* #[serde(rename = $text)] $name,)*
+            $($(#[$doc])* $name,)*
         }
 
         impl ErrorCode {
@@ -180,4 +181,16 @@ impl From<IdError> for Error {
 pub struct ErrorBody {
     /// The error.
     pub error: Error,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_word_of_a_code_is_the_one_on_the_wire() {
+        for code in ErrorCode::ALL {
+            assert_eq!(serde_json::to_value(code).unwrap(), code.as_str());
+        }
+    }
 }

@@ -16,6 +16,7 @@ pub struct CreateSandbox {
     pub slot: Option<Slot>,
     /// Labels to find it by.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    #[schema(inline)]
     pub labels: Labels,
     /// Memory limit, in MiB; 2048 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,6 +42,7 @@ pub struct Sandbox {
     pub ended_at_ms: Option<i64>,
     /// Its labels.
     #[serde(default)]
+    #[schema(inline)]
     pub labels: Labels,
     /// Memory limit, in MiB.
     pub memory_mib: u32,

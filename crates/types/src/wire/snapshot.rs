@@ -22,6 +22,7 @@ pub struct CreateSnapshot {
     pub mode: Option<SnapshotMode>,
     /// Labels to find it by.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    #[schema(inline)]
     pub labels: Labels,
     /// What must run so that a filesystem restore comes up serving.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,6 +75,7 @@ pub struct Snapshot {
     pub created_at_ms: i64,
     /// Its labels.
     #[serde(default)]
+    #[schema(inline)]
     pub labels: Labels,
     /// Its launch recipe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,6 +124,7 @@ pub struct ForkSandbox {
     pub mode: Option<SnapshotMode>,
     /// Labels of every branch.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    #[schema(inline)]
     pub labels: Labels,
     /// Slots of the branches; as many as `count`, or absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -172,6 +175,7 @@ pub struct RestoreSnapshot {
     pub slot: Option<Slot>,
     /// Labels of the new sandbox.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    #[schema(inline)]
     pub labels: Labels,
     /// Replaces the snapshot's launch recipe; filesystem snapshots only.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,0 +1,230 @@
+//! The way to a guest's applications: `/v1/sandboxes/{id}/ports/{port}/…` is passed on to that port, streaming both
+//! ways. Must never hand our credential to a guest, nor let a guest's answer pass for one of ours.
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Request, State};
+use axum::response::{IntoResponse, Response};
+use http::header::{
+    AUTHORIZATION, CONNECTION, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING,
+    UPGRADE,
+};
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use remuda_control::Platform;
+use remuda_types::error::ErrorBody;
+use remuda_types::{Error, ErrorCode, SandboxId};
+use tokio::net::TcpStream;
+use utoipa::IntoParams;
+
+use crate::errors::{Answer, Failure, invalid};
+use crate::extract::path_parameter;
+use crate::limits::{HTTP_HEAD_BYTES_MAX, HTTP_HEADERS_MAX};
+use crate::serve::Connection;
+
+/// What the router matches: with a path behind the port, with a slash alone, and with nothing.
+pub(crate) const PATHS: [&str; 3] =
+    ["/v1/sandboxes/{id}/ports/{port}/{*path}", "/v1/sandboxes/{id}/ports/{port}/", "/v1/sandboxes/{id}/ports/{port}"];
+/// Segments before the application's own path, counting the empty one before the first slash.
+const OWN_SEGMENTS: usize = 6;
+/// What headers of ours begin with.
+const OWN_HEADERS: &str = "x-remuda-";
+
+/// A port of a sandbox in the path.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(crate) struct OfPort {
+    /// `slot@generation`, percent-encoded or not; a bare slot is refused.
+    #[param(example = "c1@2026-10-08T12:00:00.000Z")]
+    id: SandboxId,
+    /// Port in the guest, 1–65535.
+    #[param(minimum = 1)]
+    port: u16,
+}
+
+impl<S: Sync> FromRequestParts<S> for OfPort {
+    type Rejection = Failure;
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
+        let id = path_parameter(parts, "id").await?.parse()?;
+        let text = path_parameter(parts, "port").await?;
+        match text.parse() {
+            Ok(port) if port != 0 => Ok(OfPort { id, port }),
+            _ => Err(Failure(invalid(format!("{text:?} is not a port: a number from 1 to 65535")))),
+        }
+    }
+}
+
+/// Passes a request on to a port of the guest, and its answer back.
+///
+/// Method, path, query, headers and body go through as they came, but for `Authorization`, `X-Remuda-*` and headers of
+/// one hop. An answer with `X-Remuda-Error` is ours, any other the application's.
+#[utoipa::path(method(get, head, post, put, patch, delete, options),
+    path = "/v1/sandboxes/{id}/ports/{port}/{path}", tag = "ports", params(OfPort,
+    ("path" = String, Path, description = "The application's own path, slashes included; passed on exactly as it came.")), responses(
+    (status = "default", description = "What the application answered, or an error of ours.", body = ErrorBody,
+        headers(("X-Remuda-Error" = String, description = "The error's code; only on errors of ours.")))))]
+pub(crate) async fn proxy(State(platform): State<Platform>, of: OfPort, mut request: Request) -> Answer<Response> {
+    let target = target(request.uri())?;
+    let upgrade = upgrade_wanted(request.headers());
+    let upgrading = upgrade.as_ref().map(|_| hyper::upgrade::on(&mut request));
+    let connection = request.extensions().get::<Connection>().cloned();
+
+    let stream = platform.dial(&of.id, of.port).await?;
+    let mut outgoing = hyper::Request::new(request_body(&mut request));
+    *outgoing.method_mut() = request.method().clone();
+    *outgoing.uri_mut() = target;
+    *outgoing.version_mut() = Version::HTTP_11;
+    *outgoing.headers_mut() = forwarded(request.headers(), upgrade.as_ref());
+    outgoing.headers_mut().remove(AUTHORIZATION);
+    outgoing.headers_mut().remove(EXPECT);
+    let host = HeaderValue::try_from(format!("localhost:{}", of.port)).map_err(|e| hung_up(&of, &e))?;
+    outgoing.headers_mut().insert(HOST, host);
+
+    let mut incoming = send(stream, outgoing).await.map_err(|e| hung_up(&of, &e))?;
+    let switched = incoming.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let agreed = upgrade_wanted(incoming.headers()).filter(|_| switched);
+    let headers = forwarded(incoming.headers(), agreed.as_ref());
+    if switched {
+        let (Some(client), Some(_)) = (upgrading, agreed) else {
+            return Err(hung_up(&of, &"it switched protocols without being asked to").into());
+        };
+        tokio::spawn(join(client, hyper::upgrade::on(&mut incoming), connection));
+    }
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = incoming.status();
+    *response.headers_mut() = headers;
+    if !switched {
+        *response.body_mut() = Body::new(incoming.into_body());
+    }
+    Ok(response.into_response())
+}
+
+/// Sends one request over a connection of its own, which ends with the answer.
+async fn send(
+    stream: TcpStream,
+    request: hyper::Request<Body>,
+) -> hyper::Result<hyper::Response<hyper::body::Incoming>> {
+    let (mut sender, connection) = http1::Builder::new()
+        .max_headers(HTTP_HEADERS_MAX)
+        .max_header_size(HTTP_HEAD_BYTES_MAX)
+        .handshake(TokioIo::new(stream))
+        .await?;
+    // It ends when the answer has been read or dropped, so nothing needs to wait for it.
+    tokio::spawn(connection.with_upgrades());
+    sender.send_request(request).await
+}
+
+fn request_body(request: &mut Request) -> Body {
+    std::mem::take(request.body_mut())
+}
+
+/// What stands behind the port, exactly as it came: nothing is decoded, joined or made shorter.
+fn target(uri: &Uri) -> Result<Uri, Failure> {
+    let rest = uri.path().splitn(OWN_SEGMENTS + 1, '/').nth(OWN_SEGMENTS).unwrap_or_default();
+    let text = match uri.query() {
+        Some(query) => format!("/{rest}?{query}"),
+        None => format!("/{rest}"),
+    };
+    let path: PathAndQuery = text.parse().map_err(|e| Failure(invalid("the path is not understood").cause(e)))?;
+    Ok(path.into())
+}
+
+/// The protocol that both `Connection: upgrade` and `Upgrade` ask for.
+fn upgrade_wanted(headers: &HeaderMap) -> Option<HeaderValue> {
+    let asked = connection_options(headers).any(|option| option.eq_ignore_ascii_case("upgrade"));
+    headers.get(UPGRADE).filter(|_| asked).cloned()
+}
+
+fn connection_options(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    headers.get_all(CONNECTION).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')).map(str::trim)
+}
+
+/// The headers that go through: those of one hop stay behind, and all that are ours.
+fn forwarded(headers: &HeaderMap, upgrade: Option<&HeaderValue>) -> HeaderMap {
+    const HOP: [HeaderName; 9] = [
+        CONNECTION,
+        HeaderName::from_static("keep-alive"),
+        HeaderName::from_static("proxy-connection"),
+        PROXY_AUTHENTICATE,
+        PROXY_AUTHORIZATION,
+        TE,
+        TRAILER,
+        TRANSFER_ENCODING,
+        UPGRADE,
+    ];
+    let named: Vec<HeaderName> = connection_options(headers).filter_map(|option| option.parse().ok()).collect();
+    let mut through: HeaderMap = headers
+        .iter()
+        .filter(|(name, _)| !HOP.contains(name) && !named.contains(name) && !name.as_str().starts_with(OWN_HEADERS))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    if let Some(protocol) = upgrade {
+        through.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        through.insert(UPGRADE, protocol.clone());
+    }
+    through
+}
+
+/// Carries bytes both ways until one side ends or the server does. It counts as the connection it came from.
+async fn join(client: hyper::upgrade::OnUpgrade, guest: hyper::upgrade::OnUpgrade, connection: Option<Connection>) {
+    let Ok((client, guest)) = tokio::try_join!(client, guest) else { return };
+    let (mut client, mut guest) = (TokioIo::new(client), TokioIo::new(guest));
+    let copy = tokio::io::copy_bidirectional(&mut client, &mut guest);
+    match connection {
+        Some(connection) => drop(connection.shutdown.run_until_cancelled(copy).await),
+        None => drop(copy.await),
+    }
+}
+
+fn hung_up(of: &OfPort, cause: &dyn std::fmt::Display) -> Error {
+    Error::new(ErrorCode::PortUnreachable, format!("port {} of {} gave no HTTP answer", of.port, of.id))
+        .cause(cause)
+        .remedy("look whether an HTTP server listens there and what it wrote, with `remuda logs`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target_of(uri: &str) -> String {
+        target(&uri.parse().unwrap()).unwrap().to_string()
+    }
+
+    #[test]
+    fn the_path_goes_through_as_it_came() {
+        let base = "/v1/sandboxes/c1@2026-10-08T12:00:00.000Z/ports/80";
+        for rest in ["/", "/a", "//a//", "/../../etc", "/%2e%2e/%2F?x=%20&y", "/a?", "/a/?b=/c/d", "/.//..;/"] {
+            assert_eq!(target_of(&format!("{base}{rest}")), rest);
+        }
+        assert_eq!(target_of(base), "/");
+        assert_eq!(target_of(&format!("{base}?q")), "/?q");
+        assert_eq!(target_of(&format!("http://elsewhere{base}/a")), "/a");
+    }
+
+    #[test]
+    fn headers_of_one_hop_and_ours_stay_behind() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "close, X-Private"),
+            ("x-private", "1"),
+            ("keep-alive", "1"),
+            ("te", "trailers"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "h2c"),
+            ("x-remuda-error", "forged"),
+            ("x-remuda-anything", "1"),
+            ("cookie", "a=b"),
+            ("x-app", "1"),
+        ] {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        headers.append("x-app", HeaderValue::from_static("2"));
+        let through = forwarded(&headers, None);
+        let names: Vec<_> = through.keys().map(HeaderName::as_str).collect();
+        assert_eq!(names, ["cookie", "x-app"]);
+        assert_eq!(through.get_all("x-app").iter().count(), 2);
+        assert!(upgrade_wanted(&headers).is_none(), "Upgrade alone asks for nothing");
+    }
+}

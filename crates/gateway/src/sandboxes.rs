@@ -1,0 +1,132 @@
+//! Routes of sandboxes: make, list, show, pause, resume, remove. Each is one call of the platform.
+
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use remuda_control::Platform;
+use remuda_types::Slot;
+use remuda_types::error::ErrorBody;
+use remuda_types::wire::{CreateSandbox, Labels, Removal, Sandbox, SandboxList};
+use utoipa::IntoParams;
+
+use crate::errors::{Answer, Failure, invalid};
+use crate::extract::{JsonBody, OfSandbox, QueryOf};
+
+/// Makes a sandbox from the base image and answers when it runs.
+#[utoipa::path(post, path = "/v1/sandboxes", operation_id = "create_sandbox", tag = "sandboxes", request_body = CreateSandbox, responses(
+    (status = 201, description = "It runs.", body = Sandbox),
+    (status = "default", description = "An error.", body = ErrorBody)))]
+pub(crate) async fn create(
+    State(platform): State<Platform>,
+    JsonBody(request): JsonBody<CreateSandbox>,
+) -> Answer<(StatusCode, Json<Sandbox>)> {
+    Ok((StatusCode::CREATED, Json(platform.create(request).await?)))
+}
+
+/// Which sandboxes to list. `label` may be given more than once, so serde's one value a name is not enough.
+#[derive(Debug, Default, PartialEq, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Filter {
+    /// Whether ended ones are listed too.
+    #[param(required = false)]
+    all: bool,
+    /// Only those of this slot.
+    slot: Option<Slot>,
+    /// Only those with this label, as `name=value`; all of them where given more than once.
+    #[param(value_type = Option<Vec<String>>)]
+    label: Labels,
+}
+
+impl Filter {
+    fn read(query: Vec<(String, String)>) -> Result<Self, Failure> {
+        let mut filter = Filter::default();
+        for (name, value) in query {
+            match name.as_str() {
+                "all" => {
+                    filter.all = value
+                        .parse()
+                        .map_err(|_| invalid(format!("the query's all is {value:?}, not `true` or `false`")))?;
+                }
+                "slot" => filter.slot = Some(value.parse()?),
+                "label" => {
+                    let (key, wanted) = value
+                        .split_once('=')
+                        .ok_or_else(|| invalid(format!("the query's label is {value:?}, not `name=value`")))?;
+                    filter.label.insert(key.to_owned(), wanted.to_owned());
+                }
+                other => {
+                    let error = invalid(format!("the query's {other:?} is not known"));
+                    return Err(error.remedy("use all, slot and label").into());
+                }
+            }
+        }
+        Ok(filter)
+    }
+
+    fn keeps(&self, sandbox: &Sandbox) -> bool {
+        self.slot.as_ref().is_none_or(|slot| sandbox.id.slot == *slot)
+            && self.label.iter().all(|(name, value)| sandbox.labels.get(name) == Some(value))
+    }
+}
+
+/// Lists sandboxes: the living ones, or all that are on record.
+#[utoipa::path(get, path = "/v1/sandboxes", operation_id = "list_sandboxes", tag = "sandboxes", params(Filter), responses(
+    (status = 200, description = "Sorted by creation.", body = SandboxList),
+    (status = "default", description = "An error.", body = ErrorBody)))]
+pub(crate) async fn list(
+    State(platform): State<Platform>,
+    QueryOf(query): QueryOf<Vec<(String, String)>>,
+) -> Answer<Json<SandboxList>> {
+    let filter = Filter::read(query)?;
+    let mut sandboxes = platform.list(filter.all);
+    sandboxes.retain(|sandbox| filter.keeps(sandbox));
+    Ok(Json(SandboxList { sandboxes }))
+}
+
+/// Shows one living sandbox. 410 when that generation has ended, 404 when it was never here.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}", operation_id = "show_sandbox", tag = "sandboxes", params(OfSandbox), responses(
+    (status = 200, description = "It lives.", body = Sandbox),
+    (status = "default", description = "An error.", body = ErrorBody)))]
+pub(crate) async fn show(State(platform): State<Platform>, of: OfSandbox) -> Answer<Json<Sandbox>> {
+    Ok(Json(platform.show(&of.id)?))
+}
+
+/// Ends and removes a sandbox. Also 200 when it had ended before; the result says which.
+#[utoipa::path(delete, path = "/v1/sandboxes/{id}", operation_id = "remove_sandbox", tag = "sandboxes", params(OfSandbox), responses(
+    (status = 200, description = "It is gone.", body = Removal),
+    (status = "default", description = "An error.", body = ErrorBody)))]
+pub(crate) async fn remove(State(platform): State<Platform>, of: OfSandbox) -> Answer<Json<Removal>> {
+    Ok(Json(platform.remove(&of.id).await?))
+}
+
+/// Halts a sandbox's processes; they keep their memory.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/pause", operation_id = "pause_sandbox", tag = "sandboxes", params(OfSandbox), responses(
+    (status = 200, description = "It is paused.", body = Sandbox),
+    (status = "default", description = "An error.", body = ErrorBody)))]
+pub(crate) async fn pause(State(platform): State<Platform>, of: OfSandbox) -> Answer<Json<Sandbox>> {
+    Ok(Json(platform.pause(&of.id).await?))
+}
+
+/// Lets a paused sandbox go on.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/resume", operation_id = "resume_sandbox", tag = "sandboxes", params(OfSandbox), responses(
+    (status = 200, description = "It runs.", body = Sandbox),
+    (status = "default", description = "An error.", body = ErrorBody)))]
+pub(crate) async fn resume(State(platform): State<Platform>, of: OfSandbox) -> Answer<Json<Sandbox>> {
+    Ok(Json(platform.resume(&of.id).await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_filter_takes_several_labels_and_refuses_what_it_does_not_know() {
+        let pairs = |text: &[(&str, &str)]| text.iter().map(|(a, b)| ((*a).into(), (*b).into())).collect();
+        let filter = Filter::read(pairs(&[("all", "true"), ("label", "a=1"), ("label", "b=x=y")])).unwrap();
+        assert!(filter.all);
+        assert_eq!(filter.label, Labels::from([("a".into(), "1".into()), ("b".into(), "x=y".into())]));
+        for wrong in [("all", "yes"), ("label", "a"), ("slot", "A B"), ("state", "running")] {
+            assert!(Filter::read(pairs(&[wrong])).is_err(), "{wrong:?}");
+        }
+    }
+}
