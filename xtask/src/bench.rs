@@ -1,0 +1,25 @@
+//! `cargo xtask bench`: builds for release and hands over to the crate in `bench/`.
+
+use crate::command::{cargo, exit_code, program, run as run_shown};
+use crate::leftovers::Inventory;
+use crate::project::Metadata;
+use crate::tools;
+
+pub(crate) fn run(arguments: &[String]) -> anyhow::Result<bool> {
+    tools::need_root()?;
+    // For the namespaces of the bare side.
+    tools::need_program("ip", "iproute2")?;
+    let before = Inventory::take();
+    // The whole workspace: building a part of it would build shared dependencies once more with other features.
+    run_shown(cargo().args(["build", "--release", "--locked"]))?;
+    let metadata = Metadata::read()?;
+    run_shown(program(metadata.remuda("release")).arg("setup"))?;
+    let code = exit_code(program(metadata.target.join("release/remuda-bench")).args(arguments))?;
+    before.nothing_new()?;
+    match code {
+        0 => Ok(true),
+        1 => Ok(false),
+        2 => Err(crate::command::Usage("the benchmark was asked for something it doesn't know".to_owned()).into()),
+        code => anyhow::bail!("the benchmark could not be run: exit code {code}"),
+    }
+}

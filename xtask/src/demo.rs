@@ -1,0 +1,42 @@
+//! `cargo xtask demo`: on a fresh machine, everything from the build to the tables of the worker comparison in both
+//! modes, on an embedded server. Exits 0 only if every control got its known verdict and nothing is left behind.
+
+use crate::command::{cargo, exit_code, program, run as run_shown};
+use crate::leftovers::Inventory;
+use crate::project::{Metadata, root};
+use crate::steps::Steps;
+use crate::tools;
+
+pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
+    let mut steps = Steps::new(5);
+    let before = Inventory::take();
+    tools::need_root()?;
+    steps.step("build", || run_shown(cargo().args(["build", "--release", "--locked"])))?;
+    let remuda = Metadata::read()?.remuda("release");
+    steps.step("engine and base image", || run_shown(program(&remuda).arg("setup")))?;
+    let evidence = root().join("evidence");
+    let mut good = true;
+    for mode in ["memory", "filesystem"] {
+        let out = evidence.join(format!("demo-{}-{mode}", std::process::id()));
+        let code = steps.step(&format!("worker comparison, {mode} mode"), || {
+            let code = exit_code(
+                program(&remuda)
+                    .args(["rodeo", "run", "worker", "--mode", mode, "--out"])
+                    .arg(&out)
+                    // Without a server, an embedded one is started. A running one of the machine's owner stays out of it.
+                    .env("REMUDA_DATA_DIR", root().join("target/demo/no-server"))
+                    .env_remove("REMUDA_URL"),
+            )?;
+            Ok(code)
+        })?;
+        match code {
+            0 => println!("   every control got its known verdict; evidence: {}", out.display()),
+            1 => println!("   a control did NOT get its known verdict; evidence: {}", out.display()),
+            code => anyhow::bail!("the {mode} comparison could not be made: exit code {code}"),
+        }
+        good &= code == 0;
+    }
+    steps.step("nothing is left behind", || before.nothing_new())?;
+    steps.summary();
+    Ok(good)
+}

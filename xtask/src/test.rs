@@ -1,0 +1,74 @@
+//! `cargo xtask test`: from a fresh clone to all tests passed, in numbered steps. What is missing is installed or is a
+//! failure; nothing is skipped. Builds happen in as few profiles as possible, since time on two processors is short.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+use crate::check;
+use crate::command::{cargo, program, run as run_shown};
+use crate::leftovers::Inventory;
+use crate::project::Metadata;
+use crate::steps::Steps;
+use crate::tools;
+
+pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
+    let mut steps = Steps::new(8);
+    let before = Inventory::take();
+    steps.step("this machine: root, git, rustfmt, clippy", || {
+        tools::need_root()?;
+        tools::need_program("git", "git")?;
+        tools::need_component("fmt", "rustfmt")?;
+        tools::need_component("clippy", "clippy")?;
+        before.mention();
+        Ok(())
+    })?;
+    steps.step("format", || run_shown(cargo().args(["fmt", "--all", "--check"])))?;
+    steps.step("build", || run_shown(cargo().args(["build", "--workspace", "--all-targets", "--locked"])))?;
+    steps.step("clippy", || {
+        run_shown(cargo().args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
+    })?;
+    let metadata = Metadata::read()?;
+    let remuda = metadata.remuda("debug");
+    steps.step("engine and base image", || run_shown(program(&remuda).arg("setup")))?;
+    steps.step("rules of the repository", || check::all(&metadata, &remuda))?;
+    let temporary = Temporary::new()?;
+    let tested = steps.step("tests", || {
+        run_shown(cargo().args(["test", "--workspace", "--locked"]).env("TMPDIR", &temporary.directory))
+    });
+    let clean = steps.step("nothing is left behind", || {
+        temporary.must_be_empty()?;
+        fs::remove_dir(&temporary.directory)?;
+        before.nothing_new()
+    });
+    // A failed test may leave something: both are told.
+    if let (Err(_), Err(left)) = (&tested, &clean) {
+        eprintln!("{left:#}");
+    }
+    tested?;
+    clean?;
+    steps.summary();
+    Ok(true)
+}
+
+/// A directory for the tests' temporary files alone, so that whatever is in it afterwards is a leftover.
+struct Temporary {
+    directory: PathBuf,
+}
+
+impl Temporary {
+    fn new() -> anyhow::Result<Temporary> {
+        // Short: paths of unix sockets below it have 107 bytes in all.
+        let directory = std::env::temp_dir().join(format!("remuda-t{}", std::process::id()));
+        fs::create_dir(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        Ok(Temporary { directory })
+    }
+
+    fn must_be_empty(&self) -> anyhow::Result<()> {
+        let left: Vec<String> =
+            fs::read_dir(&self.directory)?.flatten().map(|e| e.path().display().to_string()).collect();
+        anyhow::ensure!(left.is_empty(), "tests left temporary files behind:\n  {}", left.join("\n  "));
+        Ok(())
+    }
+}
