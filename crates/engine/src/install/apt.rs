@@ -247,8 +247,8 @@ impl PrivateApt {
             .apt_get("reading the package lists of the machine's own archive")
             .arg("update")
             .remedy(
-                "run `apt-get update`: it must succeed, for this uses the same archive; if a key is missing \
-                 (NO_PUBKEY), run `apt-get install --only-upgrade debian-archive-keyring`",
+                "if the archive could not be reached, check this machine's network: `apt-get update` must succeed, for \
+                 this uses the same archive; if a key is missing (NO_PUBKEY), run `apt-get install --only-upgrade debian-archive-keyring`",
             )
             .holding(held);
         update.run().await?;

@@ -172,7 +172,7 @@ async fn bootstrap(held: &Held, distribution: &Distribution, root: &Path, list: 
     // Namespaces of its own: a killed build takes its mounts and its children with it.
     let mut tool = Tool::new("unshare", "building the base image", BUILD_TIME_MAX)
         .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"])
-        .args(["mmdebstrap", "--quiet", "--mode=root", "--format=directory", "--variant=minbase"])
+        .args(["mmdebstrap", "--mode=root", "--format=directory", "--variant=minbase"])
         .arg(format!("--include={}", PACKAGES.join(",")))
         .args(DPKG_OPTIONS.iter().map(|option| format!("--dpkgopt={option}")));
     for setting in proxy_settings(held).await? {
@@ -182,8 +182,8 @@ async fn bootstrap(held: &Held, distribution: &Distribution, root: &Path, list: 
         .args([root, list])
         .env("SOURCE_DATE_EPOCH", SOURCE_DATE_EPOCH)
         .remedy(
-            "run `apt-get update`: it must succeed, for this uses the same archive; then look at the lines above and \
-             run `remuda setup` again",
+            "if the package archive could not be reached, check this machine's network: `apt-get update` must succeed, \
+             for this uses the same archive; then run `remuda setup` again",
         )
         .holding(held)
         .run()

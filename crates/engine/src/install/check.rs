@@ -74,7 +74,7 @@ impl Setup {
             }
             Ok(facts) => {
                 let detail = format!("{} was changed: its digest is {}", path.display(), facts.digest);
-                let remedy = format!("remove {} and {RUN_SETUP}", self.cache.entry(Kind::Runsc, digest).display());
+                let remedy = RUN_SETUP;
                 checks.push(Check::bad(NAME, detail, remedy));
                 None
             }
@@ -97,7 +97,8 @@ impl Setup {
         let counted = tokio::task::spawn_blocking(move || digest_tree(&tree))
             .await
             .map_err(|_| SetupError::Interrupted { doing: "digesting the base image" })?;
-        let remedy = format!("remove {} and {RUN_SETUP}", self.cache.entry(Kind::Base, digest).display());
+        let remedy =
+            format!("stop all sandboxes, remove {} and {RUN_SETUP}", self.cache.entry(Kind::Base, digest).display());
         let check = match counted {
             Ok(counted) if counted.digest == *digest => {
                 let detail = format!("{} entries, {} MiB, {}", counted.entries, counted.bytes >> 20, root.display());

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FileType, Mode};
 use serde::{Deserialize, Serialize};
@@ -166,7 +167,10 @@ fn controllers(mounts: &str) -> Found {
 }
 
 fn try_cgroup(place: &Path) -> io::Result<()> {
-    let dir = place.join(format!("remuda-check-{}", std::process::id()));
+    // Several checks may run at once, in one process too.
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    let dir = place.join(format!("remuda-check-{}-{number}", std::process::id()));
     fs::create_dir(&dir)?;
     fs::remove_dir(&dir)
 }
@@ -318,6 +322,19 @@ mod tests {
     const V1: &str = "cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,relatime,cpu,cpuacct 0 0\n\
         cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\ncgroup /sys/fs/cgroup/pids cgroup rw,pids 0 0\n\
         cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+
+    #[test]
+    fn checks_at_once_do_not_disturb_each_other() {
+        let place = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            let all: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| (0..50).try_for_each(|_| try_cgroup(place.path())))).collect();
+            for each in all {
+                each.join().unwrap().unwrap();
+            }
+        });
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    }
 
     #[test]
     fn version_1_goes_before_an_empty_version_2() {

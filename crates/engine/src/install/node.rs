@@ -68,8 +68,9 @@ async fn unpack(held: &Held, dir: &Path, package: &Package) -> Result<(), SetupE
         .env("npm_config_update_notifier", "false")
         .in_dir(dir)
         .remedy(
-            "run `npm ping`: it must succeed, for this uses the same registry and settings; if npm itself is missing, \
-             install Node and npm",
+            "if the registry could not be reached, check this machine's network: `npm ping` must succeed, for this uses \
+             the same registry and settings; if npm itself is missing, install Node and npm; then run `remuda setup` \
+             again",
         )
         .holding(held)
         .run()

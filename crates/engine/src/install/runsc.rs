@@ -162,7 +162,8 @@ pub(super) fn on_path() -> Vec<PathBuf> {
     found
 }
 
-/// Copies a binary into the cache under its digest.
+/// Copies a binary into the cache under its digest. An entry that is there and was damaged makes room for the right
+/// content; whoever runs the damaged file keeps it until they end.
 pub(super) fn adopt(cache: &Cache, held: &Held, binary: &Path) -> Result<Digest, SetupError> {
     let staging = cache.stage(held)?;
     let entry = staging.path().join("runsc");
@@ -175,6 +176,11 @@ pub(super) fn adopt(cache: &Cache, held: &Held, binary: &Path) -> Result<Digest,
     }
     // Of the copy, not of what was looked at: that one may have changed meanwhile.
     let digest = Digest::of_file(&copy).map_err(SetupError::io("read", &copy))?;
+    let place = cache.entry(Kind::Runsc, &digest);
+    let intact = Digest::of_file(&cache.runsc(&digest)).is_ok_and(|found| found == digest);
+    if place.exists() && !intact {
+        fs::rename(&place, staging.path().join("damaged")).map_err(SetupError::io("move away", &place))?;
+    }
     cache.publish(&entry, Kind::Runsc, &digest)?;
     Ok(digest)
 }
@@ -255,6 +261,24 @@ mod tests {
         assert_eq!(release_date("0.0~20240729.0"), Some(20_240_729));
         assert_eq!(release_date("release-20251110.0-3-gabc"), Some(20_251_110));
         assert_eq!(release_date("VERSION_MISSING"), None);
+    }
+
+    #[test]
+    fn an_adopted_binary_is_kept_and_a_damaged_one_makes_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::new(dir.path().join("cache"));
+        let held = cache.lock(super::super::cache::Lock::Setup).unwrap();
+        let binary = dir.path().join("runsc");
+        fs::write(&binary, "the binary").unwrap();
+        let digest = adopt(&cache, &held, &binary).unwrap();
+        let placed = cache.runsc(&digest);
+        let first = fs::metadata(&placed).unwrap();
+        assert_eq!(first.permissions().mode() & 0o7777, 0o755);
+        adopt(&cache, &held, &binary).unwrap();
+        assert_eq!(fs::metadata(&placed).unwrap().modified().unwrap(), first.modified().unwrap());
+        fs::write(&placed, "damaged").unwrap();
+        assert_eq!(adopt(&cache, &held, &binary).unwrap(), digest);
+        assert_eq!(fs::read_to_string(&placed).unwrap(), "the binary");
     }
 
     #[tokio::test]

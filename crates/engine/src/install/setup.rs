@@ -43,6 +43,8 @@ pub enum StepState {
     AlreadyThere,
     /// It was done.
     Done,
+    /// Something was found that will not do; the sentence says why, and the setup goes on without it.
+    Refused,
 }
 
 /// Something to show while a setup runs.
@@ -250,7 +252,11 @@ impl Setup {
                     tell_probe(tell, &report);
                     return Ok(report);
                 }
-                Err(reason) => tried.push(format!("{}: {reason}", path.display())),
+                Err(reason) => {
+                    let detail = format!("{}: {reason}", path.display());
+                    tried.push(detail.clone());
+                    tell(Progress { step: Step::Runsc, state: StepState::Refused, detail });
+                }
             }
         }
         tell(Progress {
@@ -305,10 +311,7 @@ impl Setup {
         };
         if is_cached {
             if self.cache.runsc(&facts.digest) != path {
-                return Ok(Err(format!(
-                    "its content has the digest {}, so it was changed; remove its directory",
-                    facts.digest
-                )));
+                return Ok(Err(format!("its content has the digest {}, so it was changed", facts.digest)));
             }
         } else if runsc::adopt(&self.cache, held, path)? != facts.digest {
             return Ok(Err("it changed while it was copied".to_owned()));

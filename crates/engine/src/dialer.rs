@@ -1,0 +1,62 @@
+//! Opens TCP connections into sandboxes, from the outer namespace of each.
+//!
+//! One thread moves between namespaces and does nothing but open sockets there; a socket keeps its namespace, so that
+//! connecting and everything after happens wherever the caller likes.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, mpsc};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tokio::net::TcpSocket;
+use tokio::sync::oneshot;
+
+use crate::error::{EngineError, Result, Tried};
+
+struct Order {
+    namespace: Arc<OwnedFd>,
+    done: oneshot::Sender<std::io::Result<OwnedFd>>,
+}
+
+/// The dialling thread. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Dialer {
+    orders: mpsc::Sender<Order>,
+}
+
+impl Dialer {
+    /// Starts the thread; it ends when the last clone is dropped.
+    pub fn start() -> Result<Self> {
+        let (orders, inbox) = mpsc::channel::<Order>();
+        std::thread::Builder::new()
+            .name("remuda-dialer".into())
+            .spawn(move || {
+                for order in inbox {
+                    let _ = order.done.send(open_in(&order.namespace));
+                }
+            })
+            .tried(|| "start the dialling thread".into())?;
+        Ok(Dialer { orders })
+    }
+
+    /// Connects to a port of the guest whose outer namespace this is. The error's source tells a refusal from a
+    /// time-out.
+    pub async fn dial(&self, namespace: &Arc<OwnedFd>, address: Ipv4Addr, port: u16) -> Result<tokio::net::TcpStream> {
+        let ended = || EngineError::NotReady { what: "the dialling thread has ended; restart the server".into() };
+        let (done, answer) = oneshot::channel();
+        self.orders.send(Order { namespace: namespace.clone(), done }).map_err(|_| ended())?;
+        let socket = answer.await.map_err(|_| ended())?.tried(|| "open a socket towards the sandbox".into())?;
+        let socket = TcpSocket::from_std_stream(TcpStream::from(socket));
+        let stream = socket.connect(SocketAddr::from((address, port))).await;
+        let stream = stream.tried(|| format!("connect to port {port} of the sandbox"))?;
+        stream.set_nodelay(true).tried(|| "turn off Nagle's algorithm".into())?;
+        Ok(stream)
+    }
+}
+
+fn open_in(namespace: &OwnedFd) -> std::io::Result<OwnedFd> {
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?)
+}

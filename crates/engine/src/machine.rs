@@ -1,0 +1,282 @@
+//! One machine: a created sandbox, its control socket, its channel, its processes.
+//!
+//! A machine is built first (`runsc create`) and given life second, by [`Machine::start`] or [`Machine::restore`].
+//! Everything after `create` goes through the control socket; ends go through pidfds, never through `runsc delete`,
+//! which has killed strangers whose pid was reused.
+
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use remuda_types::Uid;
+use tokio::net::unix::pipe;
+
+use crate::cgroup::{Cgroup, Limits};
+use crate::control_socket::ControlSocket;
+use crate::dialer::Dialer;
+use crate::dirs::SandboxDirs;
+use crate::error::{EngineError, Result, Tried};
+use crate::freeze::{self, Frozen};
+use crate::image::{ImageFiles, MemoryImage};
+use crate::network;
+use crate::process::HostProcess;
+
+/// What a machine is built from.
+#[derive(Debug, Clone)]
+pub struct MachineSpec {
+    /// Its name in directories and to runsc.
+    pub uid: Uid,
+    /// Frozen layers below its upper, newest first, by directory name.
+    pub layers: Vec<String>,
+    /// What it may use.
+    pub limits: Limits,
+}
+
+/// Why a machine's processes ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Death {
+    /// The kernel killed it at its memory limit.
+    OutOfMemory,
+    /// Anything else: killed from outside, a crash of the sentry, or the end of the agent.
+    Ended,
+}
+
+/// What a capture of memory and files took.
+#[derive(Debug)]
+pub struct Captured {
+    /// The memory image, where memory was captured.
+    pub memory: Option<MemoryImage>,
+    /// The layer's size.
+    pub layer: Frozen,
+    /// How long the guest stood still.
+    pub paused: Duration,
+}
+
+/// Where a capture goes. All four must not exist yet; the temporary ones are gone afterwards, whatever happened.
+#[derive(Debug, Clone)]
+pub struct CapturePlaces {
+    /// Final place of the layer.
+    pub layer: std::path::PathBuf,
+    /// Where the layer is made.
+    pub layer_tmp: std::path::PathBuf,
+    /// Final place of the memory image and where it is made; absent for a capture of files alone.
+    pub memory: Option<(std::path::PathBuf, std::path::PathBuf)>,
+}
+
+/// A machine whose processes exist.
+#[derive(Debug)]
+pub struct Machine {
+    uid: Uid,
+    dirs: SandboxDirs,
+    control: ControlSocket,
+    sentry: HostProcess,
+    gofer: HostProcess,
+    cgroup: Cgroup,
+    outer: Arc<OwnedFd>,
+    dialer: Dialer,
+}
+
+/// The host's ends of a machine's control channel.
+#[derive(Debug)]
+pub struct ChannelEnds {
+    /// Host to guest.
+    pub to_guest: pipe::Sender,
+    /// Guest to host.
+    pub from_guest: pipe::Receiver,
+}
+
+/// Size of the FIFOs' buffers, in bytes: a frame of data fits whole.
+const FIFO_BYTES: usize = 1 << 20;
+
+impl Machine {
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn new(
+        uid: Uid,
+        dirs: SandboxDirs,
+        sentry: HostProcess,
+        gofer: HostProcess,
+        cgroup: Cgroup,
+        outer: OwnedFd,
+        dialer: Dialer,
+    ) -> Machine {
+        let control = ControlSocket::new(&dirs.runsc_root().join(format!("runsc-{uid}.sock")));
+        Machine { uid, dirs, control, sentry, gofer, cgroup, outer: Arc::new(outer), dialer }
+    }
+
+    /// Its uid.
+    pub fn uid(&self) -> &Uid {
+        &self.uid
+    }
+
+    /// Pids of its sentry and gofer on the host.
+    pub fn host_pids(&self) -> [i32; 2] {
+        [self.sentry.pid(), self.gofer.pid()]
+    }
+
+    /// Connects the sentry's network stack to the packet socket.
+    pub(crate) async fn connect_network(&self, packet_socket: OwnedFd) -> Result<()> {
+        self.with_control(move |control| {
+            control.create_links(&network::links(), std::os::fd::AsFd::as_fd(&packet_socket))
+        })
+        .await
+    }
+
+    /// Opens the host's ends of the channel. They are opened for reading and writing both, so that neither side ever
+    /// sees an end of file, and by descriptions of their own: the sentry makes its ones non-blocking.
+    pub fn open_channel(&self) -> Result<ChannelEnds> {
+        let options = || {
+            let mut options = pipe::OpenOptions::new();
+            options.read_write(true);
+            options
+        };
+        let trying = || format!("open the control channel of {}", self.uid);
+        let to_guest = options().open_sender(self.dirs.fifo_in()).tried(trying)?;
+        let from_guest = options().open_receiver(self.dirs.fifo_out()).tried(trying)?;
+        // Larger buffers are a matter of speed; a refusal (the pipe quota of a user) is fine.
+        let _ = rustix::pipe::fcntl_setpipe_size(&to_guest, FIFO_BYTES);
+        let _ = rustix::pipe::fcntl_setpipe_size(&from_guest, FIFO_BYTES);
+        Ok(ChannelEnds { to_guest, from_guest })
+    }
+
+    /// Starts the agent.
+    pub async fn start(&self) -> Result<()> {
+        let uid = self.uid.to_string();
+        self.with_control(move |control| control.start(&uid)).await
+    }
+
+    /// Fills the machine with a captured one.
+    pub async fn restore(&self, files: ImageFiles) -> Result<()> {
+        self.with_control(move |control| control.restore(files.descriptors())).await
+    }
+
+    /// Halts every process of the guest.
+    pub async fn pause(&self) -> Result<()> {
+        self.with_control(ControlSocket::pause).await
+    }
+
+    /// Lets the guest go on.
+    pub async fn resume(&self) -> Result<()> {
+        self.with_control(ControlSocket::resume).await
+    }
+
+    /// Captures the machine and lets it go on (unless it was paused before), whatever becomes of the capture.
+    ///
+    /// The agent must be quiet: at a frame boundary, saying nothing. Blocking work runs to its end also if the caller
+    /// goes away, so that the guest is never left standing.
+    pub async fn capture(&self, places: CapturePlaces, was_paused: bool) -> Result<Captured> {
+        let upper = self.dirs.upper.clone();
+        self.with_control(move |control| {
+            let start = Instant::now();
+            if !was_paused {
+                control.pause()?;
+            }
+            let captured = capture_halted(control, &upper, &places);
+            let resumed = if was_paused { Ok(()) } else { control.resume() };
+            let paused = start.elapsed();
+            // The guest runs again; tidying up is nothing it should wait for.
+            if captured.is_err() {
+                discard(&places);
+            }
+            let (memory, layer) = captured?;
+            resumed?;
+            Ok(Captured { memory, layer, paused })
+        })
+        .await
+    }
+
+    /// Connects to a port of the guest.
+    pub async fn dial(&self, port: u16) -> Result<tokio::net::TcpStream> {
+        self.dialer.dial(&self.outer, self.address(), port).await
+    }
+
+    fn address(&self) -> Ipv4Addr {
+        network::GUEST_ADDRESS
+    }
+
+    /// Waits until the sentry has ended, and tells why.
+    pub async fn ended(&self) -> Death {
+        self.sentry.ended().await;
+        if self.cgroup.oom_kills() > 0 { Death::OutOfMemory } else { Death::Ended }
+    }
+
+    /// Whether the sentry has ended.
+    pub fn has_ended(&self) -> bool {
+        self.sentry.has_ended()
+    }
+
+    /// Bytes of memory that the machine uses now, as its cgroup counts them; what a checkpoint may have to write.
+    pub fn memory_bytes(&self) -> u64 {
+        self.cgroup.memory_bytes()
+    }
+
+    /// Kills both processes; [`crate::Engine::tear_down`] does the rest.
+    pub fn kill(&self) -> Result<()> {
+        self.sentry.kill()?;
+        self.gofer.kill()
+    }
+
+    /// Waits until both processes have ended and are reaped.
+    pub async fn both_ended(&self) {
+        self.sentry.ended().await;
+        self.gofer.ended().await;
+    }
+
+    /// Runs blocking calls on the control socket off the runtime's own threads.
+    async fn with_control<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&ControlSocket) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let control = self.control.clone();
+        let result = tokio::task::spawn_blocking(move || work(&control)).await;
+        let result = result.map_err(std::io::Error::other).tried(|| "run a call to runsc".into())?;
+        match result {
+            // A socket that nobody serves any more means that the sentry is gone.
+            Err(EngineError::Io { .. }) if self.has_ended() => Err(EngineError::Ended),
+            other => other,
+        }
+    }
+}
+
+/// The part of a capture for which the guest stands still.
+fn capture_halted(
+    control: &ControlSocket,
+    upper: &Path,
+    places: &CapturePlaces,
+) -> Result<(Option<MemoryImage>, Frozen)> {
+    let memory = match &places.memory {
+        None => None,
+        Some((memory, memory_tmp)) => {
+            let files = ImageFiles::create(memory_tmp)?;
+            control.checkpoint(files.descriptors())?;
+            Some((memory, memory_tmp, files))
+        }
+    };
+    // After the checkpoint: taking it makes the sentry write back what it still held of files.
+    let layer = freeze::freeze(upper, &places.layer_tmp)?;
+    let memory = match memory {
+        None => None,
+        Some((memory, memory_tmp, files)) => Some(MemoryImage::publish(memory_tmp, &files, memory)?),
+    };
+    std::fs::rename(&places.layer_tmp, &places.layer).tried(|| format!("publish {}", places.layer.display()))?;
+    Ok((memory, layer))
+}
+
+/// Removes what a failed capture left.
+fn discard(places: &CapturePlaces) {
+    let memory = places.memory.iter().flat_map(|(a, b)| [a, b]);
+    for path in [&places.layer, &places.layer_tmp].into_iter().chain(memory) {
+        if let Err(e) = remove_tree(path) {
+            tracing::warn!("failed to remove {} of a failed capture: {e}", path.display());
+        }
+    }
+}
+
+/// Removes a directory with all that is in it; one that is not there is fine.
+pub(crate) fn remove_tree(path: &Path) -> std::io::Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}

@@ -1,0 +1,256 @@
+//! Network namespaces of sandboxes.
+//!
+//! Each sandbox has two: an *inner* one, which only holds `eth0` for the sentry's packet socket, at the same address
+//! and MAC in all of them, so that a restored machine finds the network it was captured with; and an *outer* one with
+//! the other end of the pair, in which the server opens its sockets. Neither has a way out to the world.
+
+use std::fs::File;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+
+use rtnetlink::packet_route::link::LinkMessage;
+use rtnetlink::{Handle, LinkUnspec, LinkVeth};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use crate::error::{EngineError, Result, Tried};
+
+/// The guest's address in every sandbox.
+pub const GUEST_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 254, 254, 2);
+/// The server's end of the pair.
+pub const HOST_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 254, 254, 1);
+const PREFIX_LEN: u8 = 30;
+const GUEST_MAC: [u8; 6] = [0x02, 0x72, 0x65, 0x6d, 0x75, 0x02];
+/// The host's end has a fixed MAC too: a restored guest still has it in its neighbour table.
+const HOST_MAC: [u8; 6] = [0x02, 0x72, 0x65, 0x6d, 0x75, 0x01];
+const MTU: u32 = 1500;
+/// Buffer of the packet socket each way, in bytes; what runsc itself uses.
+const PACKET_BUFFER_BYTES: libc::c_int = 4 << 20;
+/// Largest segment the sentry may hand to the host in one piece.
+const GSO_BYTES_MAX: u32 = 65_536;
+
+/// A sandbox's namespaces, and the socket its sentry will speak through.
+#[derive(Debug)]
+pub struct Network {
+    /// The namespace that the server dials from.
+    pub outer: OwnedFd,
+    /// Bound to `eth0` in the inner namespace.
+    pub packet_socket: OwnedFd,
+}
+
+struct Order {
+    pin_inner: PathBuf,
+    pin_outer: PathBuf,
+    done: oneshot::Sender<Result<Network>>,
+}
+
+/// The one thread that moves between namespaces to build networks. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct NetworkBuilder {
+    orders: mpsc::Sender<Order>,
+}
+
+impl NetworkBuilder {
+    /// Starts the thread; it ends when the last clone is dropped.
+    pub fn start() -> Result<Self> {
+        let (orders, inbox) = mpsc::channel::<Order>();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+        let runtime = runtime.tried(|| "make a runtime for the network thread".into())?;
+        std::thread::Builder::new()
+            .name("remuda-network".into())
+            .spawn(move || {
+                for order in inbox {
+                    let network = runtime.block_on(build(&order.pin_inner, &order.pin_outer));
+                    // The one who asked may have gone away; then the namespaces go with the descriptors and pins.
+                    let _ = order.done.send(network);
+                }
+            })
+            .tried(|| "start the network thread".into())?;
+        Ok(NetworkBuilder { orders })
+    }
+
+    /// Builds both namespaces and pins them at the two paths, so that they outlive this process.
+    pub async fn build(&self, pin_inner: PathBuf, pin_outer: PathBuf) -> Result<Network> {
+        let ended = || EngineError::NotReady { what: "the network thread has ended; restart the server".into() };
+        let (done, answer) = oneshot::channel();
+        self.orders.send(Order { pin_inner, pin_outer, done }).map_err(|_| ended())?;
+        answer.await.map_err(|_| ended())?
+    }
+}
+
+/// Runs on the network thread, which leaves its namespace behind at each step.
+async fn build(pin_inner: &Path, pin_outer: &Path) -> Result<Network> {
+    let inner = fresh_namespace(pin_inner)?;
+    let outer = fresh_namespace(pin_outer)?;
+    // In the outer namespace now.
+    with_netlink(async |netlink| {
+        netlink.link().add(LinkVeth::new("host0", "eth0").build()).execute().await?;
+        let host_end = index(&netlink, "host0").await?;
+        let guest_end = index(&netlink, "eth0").await?;
+        let moved = LinkUnspec::new_with_index(guest_end).setns_by_fd(inner.as_raw_fd()).build();
+        netlink.link().set(moved).execute().await?;
+        let up = LinkUnspec::new_with_index(host_end).address(HOST_MAC.to_vec()).up().build();
+        netlink.link().set(up).execute().await?;
+        netlink.address().add(host_end, HOST_ADDRESS.into(), PREFIX_LEN).execute().await
+    })
+    .await
+    .tried(|| "set up the outer end of a sandbox's network".into())?;
+
+    move_into_link_name_space(inner.as_fd(), Some(LinkNameSpaceType::Network))
+        .tried(|| "enter a sandbox's inner network namespace".into())?;
+    let guest_end = with_netlink(async |netlink| {
+        let guest_end = index(&netlink, "eth0").await?;
+        let up = LinkUnspec::new_with_index(guest_end).address(GUEST_MAC.to_vec()).up().build();
+        netlink.link().set(up).execute().await?;
+        Ok(guest_end)
+    })
+    .await
+    .tried(|| "set up the inner end of a sandbox's network".into())?;
+    let packet_socket = packet_socket(guest_end).tried(|| "open a packet socket on a sandbox's eth0".into())?;
+    Ok(Network { outer, packet_socket })
+}
+
+/// Moves this thread into a namespace of its own and pins that by a bind mount.
+fn fresh_namespace(pin: &Path) -> Result<OwnedFd> {
+    // SAFETY: a network namespace is taken, nothing that other threads share with this one in memory or descriptors.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.tried(|| "make a network namespace".into())?;
+    let namespace = File::open("/proc/thread-self/ns/net").tried(|| "open a new network namespace".into())?;
+    File::create(pin).tried(|| format!("make {}", pin.display()))?;
+    let link = format!("/proc/self/fd/{}", namespace.as_raw_fd());
+    rustix::mount::mount_bind(link, pin).tried(|| format!("pin a network namespace at {}", pin.display()))?;
+    Ok(namespace.into())
+}
+
+/// A netlink connection belongs to the namespace in which it is opened.
+async fn with_netlink<T>(
+    work: impl AsyncFnOnce(Handle) -> std::result::Result<T, rtnetlink::Error>,
+) -> std::io::Result<T> {
+    let (connection, handle, _) = rtnetlink::new_connection()?;
+    let pump = tokio::spawn(connection);
+    let result = work(handle).await.map_err(std::io::Error::other);
+    pump.abort();
+    result
+}
+
+async fn index(netlink: &Handle, name: &str) -> std::result::Result<u32, rtnetlink::Error> {
+    use futures_util::TryStreamExt;
+    let mut links = netlink.link().get().match_name(name.to_owned()).execute();
+    let link: Option<LinkMessage> = links.try_next().await?;
+    Ok(link.map_or(0, |l| l.header.index))
+}
+
+/// The socket through which the sentry sends and receives whole Ethernet frames. Made with protocol 0 and given its
+/// protocol by `bind`, so that it never sees another interface's packets.
+fn packet_socket(interface: u32) -> std::io::Result<OwnedFd> {
+    let protocol = (libc::ETH_P_ALL as u16).to_be();
+    // SAFETY: plain system calls; every pointer is to a local of the size that is named, and the descriptor is owned
+    // from the moment it exists.
+    unsafe {
+        let raw = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
+        if raw < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        let socket = OwnedFd::from_raw_fd(raw);
+        let mut address: libc::sockaddr_ll = std::mem::zeroed();
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = protocol;
+        address.sll_ifindex = interface as i32;
+        let length = size_of::<libc::sockaddr_ll>() as u32;
+        if libc::bind(raw, (&raw const address).cast(), length) < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        let set = |level: i32, name: i32, value: libc::c_int| {
+            let size = size_of::<libc::c_int>() as u32;
+            match libc::setsockopt(raw, level, name, (&raw const value).cast(), size) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        };
+        // linux/if_packet.h; the libc crate lacks it on some targets.
+        const PACKET_VNET_HDR: i32 = 15;
+        set(libc::SOL_PACKET, PACKET_VNET_HDR, 1)?;
+        set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, PACKET_BUFFER_BYTES)?;
+        set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, PACKET_BUFFER_BYTES)?;
+        Ok(socket)
+    }
+}
+
+/// The argument of `Network.CreateLinksAndRoutes`, as runsc's 20240729 builds read it: Go's JSON of its structs, in
+/// which masks and MACs are base64.
+pub(crate) fn links() -> Value {
+    let route = |ip: &str, mask: &[u8], gateway: &str| json!({ "Destination": { "IP": ip, "Mask": base64(mask) }, "Gateway": gateway });
+    let none = json!({ "Route": { "Destination": { "IP": "", "Mask": null }, "Gateway": "" }, "Name": "" });
+    let guest = GUEST_ADDRESS.to_string();
+    let network = Ipv4Addr::from(u32::from(GUEST_ADDRESS) & (u32::MAX << (32 - PREFIX_LEN)));
+    json!({
+        "LoopbackLinks": [{
+            "Name": "lo",
+            "Addresses": [{ "Address": "127.0.0.1", "PrefixLen": 8 }],
+            "Routes": [route("127.0.0.0", &[255, 0, 0, 0], "")],
+            "GVisorGRO": false,
+        }],
+        "FDBasedLinks": [{
+            "Name": "eth0",
+            "InterfaceIndex": 0,
+            "MTU": MTU,
+            "Addresses": [{ "Address": guest, "PrefixLen": PREFIX_LEN }],
+            "Routes": [route(&network.to_string(), &(u32::MAX << (32 - PREFIX_LEN)).to_be_bytes(), "")],
+            "GSOMaxSize": GSO_BYTES_MAX,
+            "GVisorGSOEnabled": false,
+            "GVisorGRO": false,
+            "TXChecksumOffload": false,
+            "RXChecksumOffload": true,
+            "LinkAddress": base64(&GUEST_MAC),
+            "QDisc": 1,
+            "Neighbors": null,
+            "NumChannels": 1,
+            "ProcessorsPerChannel": 0,
+        }],
+        "XDPLinks": null,
+        "Defaultv4Gateway": { "Route": route("0.0.0.0", &[0, 0, 0, 0], &HOST_ADDRESS.to_string()), "Name": "eth0" },
+        "Defaultv6Gateway": none,
+        "PCAP": false,
+        "LogPackets": false,
+        "NATBlob": false,
+    })
+}
+
+/// Standard base64 of the few bytes above.
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let word = chunk.iter().enumerate().fold(0u32, |w, (i, b)| w | u32::from(*b) << (16 - 8 * i));
+        for i in 0..4 {
+            if i <= chunk.len() {
+                text.push(ALPHABET[(word >> (18 - 6 * i) & 63) as usize] as char);
+            } else {
+                text.push('=');
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_the_standard_one() {
+        for (bytes, text) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg==")] {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+    }
+
+    #[test]
+    fn guests_live_in_a_network_of_four_addresses() {
+        let links = links();
+        let route = &links["FDBasedLinks"][0]["Routes"][0]["Destination"];
+        assert_eq!(route["IP"], "10.254.254.0");
+        assert_eq!(route["Mask"], base64(&[255, 255, 255, 252]));
+    }
+}

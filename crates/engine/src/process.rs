@@ -1,0 +1,110 @@
+//! A process of a sandbox on the host, held so that no stranger can be taken for it.
+//!
+//! Everything that waits or signals goes through a pidfd. A pid alone is never signalled: it may have been reused.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::process::{Pid, PidfdFlags, Signal, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
+use tokio::io::unix::AsyncFd;
+
+use crate::error::{EngineError, Result, Tried};
+
+/// One process, by pidfd.
+#[derive(Debug)]
+pub struct HostProcess {
+    pid: i32,
+    pidfd: AsyncFd<OwnedFd>,
+}
+
+impl HostProcess {
+    /// Takes hold of `pid`, which must be running now. Must be called within a tokio runtime.
+    pub fn open(pid: i32) -> Result<Self> {
+        let trying = || format!("take hold of process {pid}");
+        let raw = Pid::from_raw(pid).ok_or_else(|| EngineError::Io {
+            what: trying(),
+            source: std::io::Error::from(std::io::ErrorKind::InvalidInput),
+        })?;
+        let pidfd = pidfd_open(raw, PidfdFlags::NONBLOCK).tried(trying)?;
+        // SAFETY: the descriptor is owned by what registers it and is never replaced while registered.
+        let pidfd = unsafe { AsyncFd::register_with_interest(pidfd, tokio::io::Interest::READABLE) }
+            .map_err(std::io::Error::from)
+            .tried(trying)?;
+        Ok(HostProcess { pid, pidfd })
+    }
+
+    /// Its pid, for records and messages.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Sends SIGKILL. A process that is gone is fine.
+    pub fn kill(&self) -> Result<()> {
+        self.signal(Signal::KILL)
+    }
+
+    /// Sends a signal. A process that is gone is fine.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        match pidfd_send_signal(self.pidfd.get_ref(), signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(e) => Err(e).tried(|| format!("signal process {}", self.pid)),
+        }
+    }
+
+    /// Waits until it has ended, and reaps it if it is ours to reap. May be called by many at once.
+    pub async fn ended(&self) {
+        // An error of `readable` means that the runtime is going away; then nobody waits any more.
+        if let Ok(mut guard) = self.pidfd.readable().await {
+            guard.retain_ready();
+            self.reap();
+        }
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        let mut fds = [rustix::event::PollFd::new(self.pidfd.get_ref(), rustix::event::PollFlags::IN)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let ended = matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(n) if n > 0);
+        if ended {
+            self.reap();
+        }
+        ended
+    }
+
+    /// Only this named process is waited for: a wait for any child would steal the runtime's own children.
+    fn reap(&self) {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        // ECHILD says that it is not our child or was reaped before; both are fine.
+        let _ = waitid(rustix::process::WaitId::PidFd(self.pidfd.get_ref().as_fd()), options);
+    }
+}
+
+/// Makes orphans of `runsc create` children of this process, so that they can be reaped here and don't depend on
+/// what init does with them.
+pub(crate) fn become_subreaper() -> Result<()> {
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .tried(|| "become the reaper of orphaned sandbox processes".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_killed_process_is_seen_to_end() {
+        // Not tokio's Command: its own reaper would race for the status.
+        #[allow(clippy::zombie_processes)]
+        let child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let held = HostProcess::open(child.id() as i32).unwrap();
+        assert!(!held.has_ended());
+        held.kill().unwrap();
+        held.ended().await;
+        assert!(held.has_ended());
+        held.kill().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_pid_that_does_not_run_is_refused() {
+        assert!(HostProcess::open(i32::MAX).is_err());
+        assert!(HostProcess::open(0).is_err());
+    }
+}
