@@ -11,6 +11,9 @@ pub const HEADER_BYTES: usize = 16;
 /// Largest payload of a frame, in bytes. Data is cut into chunks of at most this size.
 pub const FRAME_PAYLOAD_BYTES_MAX: usize = 2 << 20;
 
+/// Payload of a [`Kind::HostEnd`] that abandons a transfer, in either direction.
+pub const HOST_END_ABANDONED: u8 = 1;
+
 const MAGIC: [u8; 2] = *b"Rm";
 
 /// What a frame is. Values below 0x80 go from host to guest, the others back.
@@ -21,7 +24,8 @@ pub enum Kind {
     Request = 0x01,
     /// Bytes for a channel: standard input of an execution, or a file on its way in.
     HostData = 0x02,
-    /// No more bytes will come on the channel.
+    /// No more bytes will come on the channel. With the one byte [`HOST_END_ABANDONED`] as payload: nobody waits for
+    /// this transfer any more; what was written of it is thrown away.
     HostEnd = 0x03,
     /// Bytes of the guest's data consumed on the channel since it began, as eight bytes little endian.
     HostCredit = 0x04,

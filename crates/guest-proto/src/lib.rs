@@ -18,7 +18,9 @@
 mod frame;
 mod message;
 
-pub use frame::{FRAME_PAYLOAD_BYTES_MAX, Frame, FrameError, HEADER_BYTES, Header, Kind, read_frame, write_frame};
+pub use frame::{
+    FRAME_PAYLOAD_BYTES_MAX, Frame, FrameError, HEADER_BYTES, HOST_END_ABANDONED, Header, Kind, read_frame, write_frame,
+};
 pub use message::{
     AgentError, AgentErrorKind, Bind, Bound, Entry, EntryKind, Event, ExecutionReport, OUTPUT_PREFIX_BYTES,
     OutputChunk, Program, Reply, ReplyResult, Request, ResumeAt, Spawn, Stream, decode_credit, encode_credit,
