@@ -9,6 +9,8 @@ use crate::TASKS;
 
 /// Languages of fenced blocks that hold command lines.
 const SCRIPT: [&str; 3] = ["sh", "bash", "shell"];
+/// Words of the shell's that stand in front of a command.
+const IN_FRONT: [&str; 7] = ["do", "then", "else", "if", "while", "!", "sudo"];
 /// Language of fenced blocks that hold prompts with command lines, and output.
 const CONSOLE: &str = "console";
 
@@ -147,9 +149,8 @@ fn calls(line: &str) -> Vec<Vec<String>> {
     for call in &mut calls {
         let variables = call.iter().take_while(|w| is_assignment(w)).count();
         call.drain(..variables);
-        if call.first().is_some_and(|w| w == "sudo" || w == "timeout") {
-            call.remove(0);
-        }
+        let words = call.iter().take_while(|w| IN_FRONT.contains(&w.as_str())).count();
+        call.drain(..words);
     }
     calls.retain(|c| !c.is_empty());
     calls
@@ -183,6 +184,7 @@ mod tests {
         );
         let calls = calls(line);
         let joined: Vec<String> = calls.iter().map(|c| c.join(" ")).collect();
+        assert_eq!(self::calls("for B in $(x); do remuda rm \"$B\"; done")[2], ["remuda", "rm", "$B"]);
         assert_eq!(joined, ["remuda create --json", "jq -r .id", "remuda exec $ID -- sh -c x | y"]);
     }
 
