@@ -1,15 +1,13 @@
 //! Installs into the machine-wide cache for real, and looks at what came out of it.
 //! Must never replace what is in the cache: the other tests and running sandboxes stand on it.
 
-mod trial;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
+use remuda_engine::Trial;
 use remuda_engine::install::{Cache, Installed, NotReady, Setup, SetupError, Step, StepState, check_machine};
-use trial::Trial;
 
 fn setup() -> Setup {
     Setup { cache: Cache::new(Cache::DEFAULT_ROOT), data_dir: PathBuf::from("/var/lib/remuda") }
