@@ -59,24 +59,24 @@ impl Drop for World {
     }
 }
 
-/// Asks `remuda` itself where it has put them.
+/// Sets the machine up, if it isn't, and asks `remuda` itself where it has put what both sides use.
 fn installed(remuda: &Path) -> anyhow::Result<Installed> {
     let output = Command::new(remuda)
-        .args(["setup", "--check", "--json"])
+        .args(["setup", "--json"])
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("cannot run {}", remuda.display()))?;
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     anyhow::ensure!(
         output.status.success(),
-        "`remuda setup --check` says that the machine is not ready; run `remuda setup`: {}",
+        "`remuda setup` could not make the machine ready: {}",
         String::from_utf8_lossy(&output.stderr).trim()
     );
-    let path = |name: &str| {
-        let text = told.pointer(name).and_then(serde_json::Value::as_str);
-        text.map(PathBuf::from).with_context(|| format!("`remuda setup --check --json` tells no {name}"))
+    let path = |pointer: &str| {
+        let text = told.pointer(pointer).and_then(serde_json::Value::as_str);
+        text.map(PathBuf::from).with_context(|| format!("`remuda setup --json` tells no {pointer}"))
     };
-    Ok(Installed { runsc: path("/runsc")?, base: path("/base_root")? })
+    Ok(Installed { runsc: path("/runsc/path")?, base: path("/base/path")? })
 }
 
 /// Gives this process a mount table of its own. Must be called before any thread is started.

@@ -13,7 +13,6 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<bool> {
     // The whole workspace: building a part of it would build shared dependencies once more with other features.
     run_shown(cargo().args(["build", "--release", "--locked"]))?;
     let metadata = Metadata::read()?;
-    run_shown(program(metadata.remuda("release")).arg("setup"))?;
     let code = exit_code(program(metadata.target.join("release/remuda-bench")).args(arguments))?;
     before.nothing_new()?;
     match code {
