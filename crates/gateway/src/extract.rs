@@ -135,6 +135,10 @@ async fn read_body(request: Request) -> Result<Bytes, Error> {
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
+    // serde would take an array for a struct too, member by member: a second, undocumented spelling.
+    if body.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
+        return Err(invalid("the body is not a JSON object"));
+    }
     let mut json = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|e| {
         let member = e.path().to_string();
@@ -177,6 +181,8 @@ mod tests {
         let error = parse::<ForkSandbox>(b"{}").unwrap_err();
         assert!(error.cause.unwrap().contains("missing field `count`"));
         assert!(parse::<StartExecution>(b"{} {}").unwrap_err().message.contains("goes on"));
-        assert!(parse::<StartExecution>(b"{").is_err());
+        for wrong in ["{", "[]", " [\"true\"]", "null", ""] {
+            assert!(parse::<StartExecution>(wrong.as_bytes()).is_err(), "{wrong}");
+        }
     }
 }

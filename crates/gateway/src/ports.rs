@@ -3,7 +3,7 @@
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use http::header::{
     AUTHORIZATION, CONNECTION, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING,
     UPGRADE,
@@ -65,40 +65,44 @@ impl<S: Sync> FromRequestParts<S> for OfPort {
     ("path" = String, Path, description = "The application's own path, slashes included; passed on exactly as it came.")), responses(
     (status = "default", description = "What the application answered, or an error of ours.", body = ErrorBody,
         headers(("X-Remuda-Error" = String, description = "The error's code; only on errors of ours.")))))]
-pub(crate) async fn proxy(State(platform): State<Platform>, of: OfPort, mut request: Request) -> Answer<Response> {
+pub(crate) async fn proxy(State(platform): State<Platform>, of: OfPort, request: Request) -> Answer<Response> {
     let target = target(request.uri())?;
+    let stream = platform.dial(&of.id, of.port).await?;
+    Ok(pass_on(stream, &of, target, request).await?)
+}
+
+/// The request over the connection to the application, and its answer back.
+async fn pass_on(stream: TcpStream, of: &OfPort, target: Uri, mut request: Request) -> Result<Response, Error> {
     let upgrade = upgrade_wanted(request.headers());
     let upgrading = upgrade.as_ref().map(|_| hyper::upgrade::on(&mut request));
     let connection = request.extensions().get::<Connection>().cloned();
 
-    let stream = platform.dial(&of.id, of.port).await?;
-    let mut outgoing = hyper::Request::new(request_body(&mut request));
+    let mut outgoing = hyper::Request::new(std::mem::take(request.body_mut()));
     *outgoing.method_mut() = request.method().clone();
     *outgoing.uri_mut() = target;
     *outgoing.version_mut() = Version::HTTP_11;
-    *outgoing.headers_mut() = forwarded(request.headers(), upgrade.as_ref());
-    outgoing.headers_mut().remove(AUTHORIZATION);
-    outgoing.headers_mut().remove(EXPECT);
-    let host = HeaderValue::try_from(format!("localhost:{}", of.port)).map_err(|e| hung_up(&of, &e))?;
-    outgoing.headers_mut().insert(HOST, host);
+    let headers = outgoing.headers_mut();
+    *headers = forwarded(request.headers(), upgrade.as_ref());
+    headers.remove(AUTHORIZATION);
+    // Answered by our own server as soon as the body is read.
+    headers.remove(EXPECT);
+    headers.insert(HOST, HeaderValue::try_from(format!("localhost:{}", of.port)).map_err(|e| hung_up(of, &e))?);
 
-    let mut incoming = send(stream, outgoing).await.map_err(|e| hung_up(&of, &e))?;
+    let mut incoming = send(stream, outgoing).await.map_err(|e| hung_up(of, &e))?;
     let switched = incoming.status() == StatusCode::SWITCHING_PROTOCOLS;
     let agreed = upgrade_wanted(incoming.headers()).filter(|_| switched);
-    let headers = forwarded(incoming.headers(), agreed.as_ref());
-    if switched {
-        let (Some(client), Some(_)) = (upgrading, agreed) else {
-            return Err(hung_up(&of, &"it switched protocols without being asked to").into());
-        };
-        tokio::spawn(join(client, hyper::upgrade::on(&mut incoming), connection));
-    }
     let mut response = Response::new(Body::empty());
     *response.status_mut() = incoming.status();
-    *response.headers_mut() = headers;
-    if !switched {
+    *response.headers_mut() = forwarded(incoming.headers(), agreed.as_ref());
+    if switched {
+        let (Some(client), Some(_)) = (upgrading, agreed) else {
+            return Err(hung_up(of, &"it switched protocols without being asked to"));
+        };
+        tokio::spawn(join(client, hyper::upgrade::on(&mut incoming), connection));
+    } else {
         *response.body_mut() = Body::new(incoming.into_body());
     }
-    Ok(response.into_response())
+    Ok(response)
 }
 
 /// Sends one request over a connection of its own, which ends with the answer.
@@ -114,10 +118,6 @@ async fn send(
     // It ends when the answer has been read or dropped, so nothing needs to wait for it.
     tokio::spawn(connection.with_upgrades());
     sender.send_request(request).await
-}
-
-fn request_body(request: &mut Request) -> Body {
-    std::mem::take(request.body_mut())
 }
 
 /// What stands behind the port, exactly as it came: nothing is decoded, joined or made shorter.
@@ -185,46 +185,4 @@ fn hung_up(of: &OfPort, cause: &dyn std::fmt::Display) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn target_of(uri: &str) -> String {
-        target(&uri.parse().unwrap()).unwrap().to_string()
-    }
-
-    #[test]
-    fn the_path_goes_through_as_it_came() {
-        let base = "/v1/sandboxes/c1@2026-10-08T12:00:00.000Z/ports/80";
-        for rest in ["/", "/a", "//a//", "/../../etc", "/%2e%2e/%2F?x=%20&y", "/a?", "/a/?b=/c/d", "/.//..;/"] {
-            assert_eq!(target_of(&format!("{base}{rest}")), rest);
-        }
-        assert_eq!(target_of(base), "/");
-        assert_eq!(target_of(&format!("{base}?q")), "/?q");
-        assert_eq!(target_of(&format!("http://elsewhere{base}/a")), "/a");
-    }
-
-    #[test]
-    fn headers_of_one_hop_and_ours_stay_behind() {
-        let mut headers = HeaderMap::new();
-        for (name, value) in [
-            ("connection", "close, X-Private"),
-            ("x-private", "1"),
-            ("keep-alive", "1"),
-            ("te", "trailers"),
-            ("transfer-encoding", "chunked"),
-            ("upgrade", "h2c"),
-            ("x-remuda-error", "forged"),
-            ("x-remuda-anything", "1"),
-            ("cookie", "a=b"),
-            ("x-app", "1"),
-        ] {
-            headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
-        }
-        headers.append("x-app", HeaderValue::from_static("2"));
-        let through = forwarded(&headers, None);
-        let names: Vec<_> = through.keys().map(HeaderName::as_str).collect();
-        assert_eq!(names, ["cookie", "x-app"]);
-        assert_eq!(through.get_all("x-app").iter().count(), 2);
-        assert!(upgrade_wanted(&headers).is_none(), "Upgrade alone asks for nothing");
-    }
-}
+mod tests;

@@ -1,0 +1,362 @@
+//! The command line as types. Must do nothing but name and check what was given.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use remuda_types::limits::{FORK_COUNT_MAX, MEMORY_MIB_DEFAULT};
+use remuda_types::{ExecutionId, SandboxId, Slot, SnapshotMode};
+
+/// Prepared Linux sandboxes for coding agents: capture a running machine with its memory, fork it, judge from outside.
+#[derive(Debug, Parser)]
+#[command(name = "remuda", version, max_term_width = 100, after_help = AFTER_HELP)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Exit codes: 0 done, 1 a negative result, 2 wrong usage or input, 3 the machine is not ready.
+`exec` exits with the command's own code.";
+
+/// What every command takes.
+#[derive(Debug, Args)]
+pub struct Global {
+    /// Print JSON instead of text
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Use the server at this URL, with the key in REMUDA_API_KEY, instead of the local one
+    #[arg(long, global = true, env = "REMUDA_URL", value_name = "URL")]
+    pub url: Option<String>,
+    /// Directory of the local server: its sandboxes, snapshots and socket
+    #[arg(long, global = true, env = "REMUDA_DATA_DIR", value_name = "DIR", default_value = "/var/lib/remuda")]
+    pub data_dir: PathBuf,
+    /// Directory of engine binaries, agents and base images, shared by all servers of this machine
+    #[arg(long, global = true, env = "REMUDA_CACHE_DIR", value_name = "DIR", default_value = "/var/cache/remuda")]
+    pub cache_dir: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Install engine and base image on this machine, or check them
+    Setup(Setup),
+    /// Run the server
+    Serve(Serve),
+    /// Make a sandbox and print its id
+    Create(Create),
+    /// List sandboxes
+    Ls(Ls),
+    /// Show a sandbox
+    Show(One),
+    /// Run a command in a sandbox
+    Exec(Exec),
+    /// List the executions of a sandbox
+    Ps(One),
+    /// Print the output of an execution
+    Logs(Logs),
+    /// Copy files or directories from or to a sandbox
+    Cp(Cp),
+    /// Halt the processes of a sandbox; they keep their memory
+    Pause(One),
+    /// Let a paused sandbox go on
+    Resume(One),
+    /// End and remove sandboxes
+    Rm(Rm),
+    /// Capture sandboxes, list and remove captures
+    #[command(subcommand)]
+    Snapshot(Snapshot),
+    /// Capture a sandbox once and start branches from it; prints their ids
+    Fork(Fork),
+    /// Start a sandbox from a snapshot and print its id
+    Restore(Restore),
+    /// Compare repairs on copies of one prepared machine
+    #[command(subcommand)]
+    Rodeo(Rodeo),
+    /// Print the OpenAPI document
+    #[command(hide = true)]
+    Openapi,
+}
+
+#[derive(Debug, Args)]
+pub struct Setup {
+    /// Only look: change and download nothing
+    #[arg(long)]
+    pub check: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// Where to listen for remote clients
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8787")]
+    pub listen: SocketAddr,
+}
+
+/// A sandbox by its id.
+#[derive(Debug, Args)]
+pub struct One {
+    /// Sandbox, as slot@generation
+    #[arg(value_name = "ID")]
+    pub id: SandboxId,
+}
+
+/// Labels, as given to whatever can be found by them.
+#[derive(Debug, Args)]
+pub struct LabelArgs {
+    /// Label to find it by; may be repeated
+    #[arg(short, long = "label", value_name = "NAME=VALUE", value_parser = pair)]
+    pub labels: Vec<(String, String)>,
+}
+
+#[derive(Debug, Args)]
+pub struct Create {
+    /// Slot to take; the first free of c1, c2, … when not given
+    pub slot: Option<Slot>,
+    /// Memory limit in MiB
+    #[arg(long, value_name = "MIB", default_value_t = MEMORY_MIB_DEFAULT)]
+    pub memory: u32,
+    #[command(flatten)]
+    pub labels: LabelArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct Ls {
+    /// Ended ones too
+    #[arg(short, long)]
+    pub all: bool,
+    /// Only those of this slot
+    #[arg(long)]
+    pub slot: Option<Slot>,
+    #[command(flatten)]
+    pub labels: LabelArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct Exec {
+    /// Start it, print its id and return
+    #[arg(short, long)]
+    pub detach: bool,
+    /// Kill it after this running time, such as 90s, 5m or 1h; a bare number counts seconds
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub timeout: Option<Duration>,
+    /// Guest user; `user` when not given
+    #[arg(short, long)]
+    pub user: Option<String>,
+    /// Working directory; /workspace when not given
+    #[arg(short = 'w', long)]
+    pub cwd: Option<String>,
+    /// Environment variable; may be repeated
+    #[arg(short, long = "env", value_name = "NAME=VALUE", value_parser = pair)]
+    pub env: Vec<(String, String)>,
+    /// Run this script with /bin/sh instead of a program with arguments
+    #[arg(short = 'c', long = "command", value_name = "SCRIPT", conflicts_with = "argv")]
+    pub script: Option<String>,
+    #[command(flatten)]
+    pub sandbox: One,
+    /// Program and its arguments
+    #[arg(last = true, required_unless_present = "script", value_name = "ARGV")]
+    pub argv: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Logs {
+    #[command(flatten)]
+    pub sandbox: One,
+    /// Execution, as printed by `exec --detach` and `ps`
+    #[arg(value_name = "EXECUTION")]
+    pub execution: ExecutionId,
+    /// Go on until it ends
+    #[arg(short, long)]
+    pub follow: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Cp {
+    /// A local path, or ID:/path in a sandbox
+    pub source: String,
+    /// A local path, or ID:/path in a sandbox
+    pub destination: String,
+    /// Owner of what is written into a sandbox; `user` when not given
+    #[arg(short, long)]
+    pub user: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Rm {
+    /// Sandboxes, as slot@generation
+    #[arg(value_name = "ID", required = true)]
+    pub ids: Vec<SandboxId>,
+}
+
+/// What a capture holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// The whole running machine: processes, memory and files
+    Memory,
+    /// Files only
+    Filesystem,
+}
+
+impl From<Mode> for SnapshotMode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Memory => SnapshotMode::Memory,
+            Mode::Filesystem => SnapshotMode::Filesystem,
+        }
+    }
+}
+
+/// What must run in a sandbox that is made from files alone.
+#[derive(Debug, Args)]
+pub struct LaunchArgs {
+    /// Launch recipe of a filesystem capture, as a JSON file: {"argv": […], "port": N, "ready_path": "/…"}
+    #[arg(long, value_name = "FILE")]
+    pub launch: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Snapshot {
+    /// Capture a sandbox, which goes on, and print the snapshot's id
+    Create(SnapshotCreate),
+    /// List snapshots
+    Ls {
+        /// Deleted ones too
+        #[arg(short, long)]
+        all: bool,
+    },
+    /// Show a snapshot
+    Show {
+        /// Snapshot, by id or name
+        snapshot: String,
+    },
+    /// Delete snapshots; sandboxes that stand on them go on
+    Rm {
+        /// Snapshots, by id or name
+        #[arg(required = true)]
+        snapshots: Vec<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotCreate {
+    #[command(flatten)]
+    pub sandbox: One,
+    /// Name to find it by
+    #[arg(long)]
+    pub name: Option<String>,
+    /// What to capture
+    #[arg(long, value_enum, default_value_t = Mode::Memory)]
+    pub mode: Mode,
+    #[command(flatten)]
+    pub labels: LabelArgs,
+    #[command(flatten)]
+    pub launch: LaunchArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct Fork {
+    #[command(flatten)]
+    pub sandbox: One,
+    /// How many branches
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(FORK_COUNT_MAX)))]
+    pub count: u32,
+    /// What to capture
+    #[arg(long, value_enum, default_value_t = Mode::Memory)]
+    pub mode: Mode,
+    /// Slots of the branches, separated by commas, as many as --count
+    #[arg(long, value_delimiter = ',', value_name = "SLOT,…")]
+    pub slots: Option<Vec<Slot>>,
+    #[command(flatten)]
+    pub labels: LabelArgs,
+    #[command(flatten)]
+    pub launch: LaunchArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct Restore {
+    /// Snapshot, by id or name
+    pub snapshot: String,
+    /// Slot to take; the first free one when not given
+    pub slot: Option<Slot>,
+    #[command(flatten)]
+    pub labels: LabelArgs,
+    #[command(flatten)]
+    pub launch: LaunchArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Rodeo {
+    /// Prepare a machine, fork it, apply one patch to each branch, and judge each from outside
+    Run(RodeoRun),
+}
+
+#[derive(Debug, Args)]
+pub struct RodeoRun {
+    /// Workload: `worker`, or a directory with a workload.toml
+    pub workload: String,
+    /// What the branches are made from
+    #[arg(long, value_enum, default_value_t = Mode::Memory)]
+    pub mode: Mode,
+    /// Seed of the jobs; the workload's own when not given
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Directory in which the run makes one for its evidence; ./evidence when not given
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("it must look like NAME=VALUE".to_owned()),
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    if let Ok(seconds) = text.parse() {
+        return Ok(Duration::from_secs(seconds));
+    }
+    let parsed = text.parse::<jiff::SignedDuration>().map_err(|e| e.to_string())?;
+    Duration::try_from(parsed).map_err(|_| "a time limit can't be negative".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_and_pairs() {
+        assert_eq!(duration("90"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("5m"), Ok(Duration::from_secs(300)));
+        assert_eq!(duration("1h 30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert!(duration("-5s").is_err() && duration("soon").is_err());
+        assert_eq!(pair("A=b=c"), Ok(("A".into(), "b=c".into())));
+        assert!(pair("=b").is_err() && pair("A").is_err());
+    }
+
+    #[test]
+    fn a_bare_slot_is_refused_with_the_reason() {
+        let error = Cli::try_parse_from(["remuda", "show", "c1"]).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("must name the generation too"), "{error}");
+    }
+
+    #[test]
+    fn exec_takes_a_program_or_a_script_and_not_both() {
+        let id = "c1@2026-10-08T12:00:00.000Z";
+        assert!(Cli::try_parse_from(["remuda", "exec", id, "--", "sh", "-c", "true"]).is_ok());
+        assert!(Cli::try_parse_from(["remuda", "exec", id, "-c", "true"]).is_ok());
+        assert!(Cli::try_parse_from(["remuda", "exec", id, "-c", "true", "--", "true"]).is_err());
+        assert!(Cli::try_parse_from(["remuda", "exec", id]).is_err());
+    }
+}

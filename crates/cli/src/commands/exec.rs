@@ -1,0 +1,159 @@
+//! `exec`, `ps`, `logs`: commands in a sandbox. A command is started once and never again.
+
+use std::time::Duration;
+
+use remuda_client::Client;
+use remuda_types::wire::{Execution, ExecutionList, StartExecution};
+use remuda_types::{ExecutionId, SandboxId};
+
+use super::DONE;
+use crate::args::{Exec, Global, Logs};
+use crate::connection::connect;
+use crate::failure::{Failure, NEGATIVE};
+use crate::follow::{Stand, follow};
+use crate::print;
+use crate::signals::Signals;
+
+/// How long one call waits for an execution's end, in seconds.
+const WAIT_SECONDS: u64 = 60;
+
+pub async fn run(global: &Global, args: Exec) -> anyhow::Result<u8> {
+    let client = connect(global)?;
+    let id = args.sandbox.id;
+    let request = StartExecution {
+        command: args.script,
+        argv: (!args.argv.is_empty()).then_some(args.argv),
+        cwd: args.cwd,
+        env: args.env.into_iter().collect(),
+        user: args.user,
+        timeout_ms: args.timeout.map(|time| u64::try_from(time.as_millis())).transpose()?,
+        ..StartExecution::default()
+    };
+    // Before the start: a signal that comes while the command starts is for the command too.
+    let mut signals = if args.detach { None } else { Some(Signals::take()?) };
+    let execution = client.execute(&id, &request).await?;
+    let Some(signals) = &mut signals else {
+        if global.json {
+            print::json(&execution)?;
+        } else {
+            print::line(&execution.id)?;
+        }
+        return Ok(DONE);
+    };
+    if global.json {
+        let ended = passing_signals(&client, &execution, signals, wait(&client, &execution)).await?;
+        print::json(&ended)?;
+        return exit_code(&Stand { state: ended.state, exit_code: ended.exit_code });
+    }
+    let output = follow(&client, &id, &execution.id, true);
+    let stand = passing_signals(&client, &execution, signals, output).await.map_err(|e| still_there(&execution, e))?;
+    exit_code(&stand)
+}
+
+/// Waits for `end`, and passes Ctrl-C and SIGTERM on to the command: the first as it is, the next one kills.
+async fn passing_signals<T>(
+    client: &Client,
+    execution: &Execution,
+    signals: &mut Signals,
+    end: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    let mut end = std::pin::pin!(end);
+    let mut asked = false;
+    loop {
+        let signal = tokio::select! {
+            result = &mut end => return result,
+            signal = signals.next() => signal,
+        };
+        let passed = if asked {
+            client.cancel(&execution.sandbox, &execution.id).await
+        } else {
+            client.signal(&execution.sandbox, &execution.id, signal).await
+        };
+        asked = true;
+        if let Err(error) = passed {
+            // It may have ended just now; then its end is what counts.
+            tracing::warn!(%error, "the signal could not be passed on");
+        }
+    }
+}
+
+/// The execution after its end, with its output.
+async fn wait(client: &Client, execution: &Execution) -> anyhow::Result<Execution> {
+    let (id, sandbox) = (&execution.id, &execution.sandbox);
+    loop {
+        let mut now = client.execution(sandbox, id, Duration::from_secs(WAIT_SECONDS)).await?;
+        if now.state.is_final() {
+            let (stdout, stderr) = output_text(client, sandbox, id).await?;
+            (now.stdout, now.stderr) = (Some(stdout), Some(stderr));
+            return Ok(now);
+        }
+    }
+}
+
+async fn output_text(client: &Client, id: &SandboxId, execution: &ExecutionId) -> anyhow::Result<(String, String)> {
+    use remuda_types::wire::OutputStream::{Stderr, Stdout};
+    let mut texts = Vec::new();
+    for stream in [Stdout, Stderr] {
+        let mut query = remuda_client::OutputQuery { stream: Some(stream), ..Default::default() };
+        let mut bytes = Vec::new();
+        loop {
+            let page = client.output_bytes(id, execution, &query).await?;
+            bytes.extend_from_slice(&page.bytes);
+            let stuck = page.next_offset == query.offset;
+            query.offset = page.next_offset;
+            if page.complete || stuck {
+                break;
+            }
+        }
+        texts.push(String::from_utf8_lossy(&bytes).into_owned());
+    }
+    let stderr = texts.pop().unwrap_or_default();
+    Ok((texts.pop().unwrap_or_default(), stderr))
+}
+
+/// The command's own exit code, where it has one.
+fn exit_code(stand: &Stand) -> anyhow::Result<u8> {
+    match stand.exit_code.map(u8::try_from) {
+        Some(Ok(code)) => Ok(code),
+        _ => {
+            let failure = Failure::new(NEGATIVE, format!("the command has no exit code: it is {}", stand.state));
+            Err(failure.cause("its sandbox ended, or could not start it").into())
+        }
+    }
+}
+
+fn still_there(execution: &Execution, error: anyhow::Error) -> anyhow::Error {
+    let Execution { id, sandbox, .. } = execution;
+    eprintln!("the command may go on without this terminal: `remuda logs {sandbox} {id} -f`");
+    error
+}
+
+pub async fn list(global: &Global, id: &SandboxId) -> anyhow::Result<u8> {
+    let executions = connect(global)?.executions(id).await?;
+    if global.json {
+        print::json(&ExecutionList { executions })?;
+    } else {
+        print::executions(&executions)?;
+    }
+    Ok(DONE)
+}
+
+pub async fn logs(global: &Global, args: &Logs) -> anyhow::Result<u8> {
+    let client = connect(global)?;
+    let (id, execution) = (&args.sandbox.id, &args.execution);
+    if global.json {
+        let mut now = if args.follow {
+            wait(&client, &client.execution(id, execution, Duration::ZERO).await?).await?
+        } else {
+            client.execution(id, execution, Duration::ZERO).await?
+        };
+        if !args.follow {
+            let (stdout, stderr) = output_text(&client, id, execution).await?;
+            (now.stdout, now.stderr) = (Some(stdout), Some(stderr));
+        }
+        print::json(&now)?;
+    } else {
+        follow(&client, id, execution, args.follow).await?;
+    }
+    Ok(DONE)
+}

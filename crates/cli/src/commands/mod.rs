@@ -1,0 +1,42 @@
+//! The commands, one file a group. Each gives the exit code or the error that says why it did not succeed.
+
+mod exec;
+mod files;
+mod rodeo;
+mod sandboxes;
+mod serve;
+mod setup;
+mod snapshots;
+
+use crate::args::{Cli, Command, Rodeo};
+use crate::print;
+
+/// Everything was done.
+pub const DONE: u8 = 0;
+
+/// Runs the command that was given.
+pub async fn run(cli: Cli) -> anyhow::Result<u8> {
+    let global = &cli.global;
+    match cli.command {
+        Command::Setup(args) => setup::run(global, &args).await,
+        Command::Serve(args) => serve::run(global, &args).await,
+        Command::Create(args) => sandboxes::create(global, args).await,
+        Command::Ls(args) => sandboxes::list(global, args).await,
+        Command::Show(args) => sandboxes::show(global, &args.id).await,
+        Command::Pause(args) => sandboxes::pause(global, &args.id).await,
+        Command::Resume(args) => sandboxes::resume(global, &args.id).await,
+        Command::Rm(args) => sandboxes::remove(global, &args.ids).await,
+        Command::Exec(args) => exec::run(global, args).await,
+        Command::Ps(args) => exec::list(global, &args.id).await,
+        Command::Logs(args) => exec::logs(global, &args).await,
+        Command::Cp(args) => files::copy(global, args).await,
+        Command::Snapshot(command) => snapshots::run(global, command).await,
+        Command::Fork(args) => snapshots::fork(global, args).await,
+        Command::Restore(args) => snapshots::restore(global, args).await,
+        Command::Rodeo(Rodeo::Run(args)) => rodeo::run(global, args).await,
+        Command::Openapi => {
+            print::line(remuda_gateway::document().to_pretty_json()?)?;
+            Ok(DONE)
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! `create`, `ls`, `show`, `pause`, `resume`, `rm`. Each is one call of the client for each sandbox.
+
+use remuda_client::SandboxFilter;
+use remuda_types::SandboxId;
+use remuda_types::wire::{CreateSandbox, RemovalResult, Sandbox, SandboxList};
+
+use super::DONE;
+use crate::args::{Create, Global, Ls};
+use crate::connection::connect;
+use crate::{failure, print};
+
+pub async fn create(global: &Global, args: Create) -> anyhow::Result<u8> {
+    let request = CreateSandbox {
+        slot: args.slot,
+        labels: args.labels.labels.into_iter().collect(),
+        memory_mib: Some(args.memory),
+    };
+    let sandbox = connect(global)?.create_sandbox(&request).await?;
+    made(global, &sandbox)
+}
+
+/// A new sandbox: its id alone, so that scripts can take it.
+pub fn made(global: &Global, sandbox: &Sandbox) -> anyhow::Result<u8> {
+    if global.json {
+        print::json(sandbox)?;
+    } else {
+        print::line(&sandbox.id)?;
+    }
+    Ok(DONE)
+}
+
+pub async fn list(global: &Global, args: Ls) -> anyhow::Result<u8> {
+    let filter = SandboxFilter { include_ended: args.all, slot: args.slot, labels: args.labels.labels };
+    let sandboxes = connect(global)?.list_sandboxes(&filter).await?;
+    if global.json {
+        print::json(&SandboxList { sandboxes })?;
+    } else {
+        print::sandboxes(&sandboxes)?;
+    }
+    Ok(DONE)
+}
+
+pub async fn show(global: &Global, id: &SandboxId) -> anyhow::Result<u8> {
+    shown(global, &connect(global)?.sandbox(id).await?)
+}
+
+pub async fn pause(global: &Global, id: &SandboxId) -> anyhow::Result<u8> {
+    shown(global, &connect(global)?.pause(id).await?)
+}
+
+pub async fn resume(global: &Global, id: &SandboxId) -> anyhow::Result<u8> {
+    shown(global, &connect(global)?.resume(id).await?)
+}
+
+fn shown(global: &Global, sandbox: &Sandbox) -> anyhow::Result<u8> {
+    if global.json {
+        print::json(sandbox)?;
+    } else {
+        print::sandbox(sandbox)?;
+    }
+    Ok(DONE)
+}
+
+/// Removes each; one that can't be removed does not keep the others.
+pub async fn remove(global: &Global, ids: &[SandboxId]) -> anyhow::Result<u8> {
+    let client = connect(global)?;
+    let (mut removals, mut code) = (Vec::new(), DONE);
+    for id in ids {
+        match client.remove_sandbox(id).await {
+            Ok(removal) => {
+                if !global.json {
+                    let freed = print::bytes(removal.bytes_reclaimed);
+                    print::line(match removal.result {
+                        RemovalResult::Removed => format!("{id} removed, {freed} freed"),
+                        RemovalResult::AlreadyAbsent => format!("{id} had ended before"),
+                    })?;
+                }
+                removals.push(removal);
+            }
+            Err(error) => code = failure::report(&error.into()),
+        }
+    }
+    if global.json {
+        print::json(&removals)?;
+    }
+    Ok(code)
+}

@@ -1,0 +1,51 @@
+//! `serve`: the server, until it is asked to end.
+
+use std::io::{self, Write};
+
+use anyhow::Context;
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use super::DONE;
+use crate::args::{Global, Serve};
+use crate::data_dir::DataDir;
+use crate::local_server::LocalServer;
+use crate::signals::Signals;
+use crate::{parts, print};
+
+pub async fn run(global: &Global, args: &Serve) -> anyhow::Result<u8> {
+    // First of all: from here on a signal ends the server in order.
+    let mut signals = Signals::take()?;
+    let parts = parts::find(&global.cache_dir).await?;
+    let data_dir = DataDir::claim(&global.data_dir)?;
+    let (hash, key) = data_dir.access_key()?;
+    let listener =
+        TcpListener::bind(args.listen).await.with_context(|| format!("failed to listen on {}", args.listen))?;
+    let address = listener.local_addr()?;
+    let place = data_dir.path().display().to_string();
+    let server = LocalServer::start(data_dir, parts, Some((listener, hash))).await?;
+
+    let (url, socket) = (format!("http://{address}"), server.socket().display().to_string());
+    let key = key.map(|key| key.reveal());
+    if global.json {
+        let started = json!({ "url": url, "socket": socket, "data_dir": place, "access_key": key });
+        print::line(started)?;
+    } else {
+        print::line(format!("data directory {place}"))?;
+        if let Some(key) = key {
+            print::line(format!("access key {key}"))?;
+            print::line("(shown this once: only its hash is kept; local commands need none)")?;
+        }
+        print::line(format!("listening on {socket}"))?;
+        print::line(format!("listening on {url}"))?;
+    }
+    io::stdout().flush()?;
+    if !address.ip().is_loopback() {
+        tracing::warn!(%address, "reachable from other machines without encryption: whoever reads the traffic has the key");
+    }
+
+    signals.next().await;
+    tracing::info!("asked to end: sandboxes are ended and removed");
+    server.end().await;
+    Ok(DONE)
+}

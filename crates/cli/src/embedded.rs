@@ -1,0 +1,105 @@
+//! A server of this process alone, for `rodeo run` on a machine where none runs: a private data directory that goes
+//! with it. Must leave nothing behind, and takes away what killed ones before it left.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use remuda_client::Client;
+use remuda_engine::Parts;
+use rustix::fs::FlockOperation;
+use tempfile::TempDir;
+
+use crate::data_dir::DataDir;
+use crate::failure::{Failure, NEGATIVE};
+use crate::local_server::LocalServer;
+use crate::parts;
+
+/// What the directories of embedded servers are called.
+const PREFIX: &str = "remuda-embedded-";
+
+/// A running embedded server.
+pub struct Embedded {
+    server: LocalServer,
+    directory: TempDir,
+}
+
+impl Embedded {
+    /// Starts one.
+    pub async fn start(cache_dir: &Path) -> anyhow::Result<Self> {
+        let parts = parts::find(cache_dir).await?;
+        let root = directory_root();
+        let (directory, data_dir) = {
+            // Without it, a directory that is just being made would look like one whose owner has died.
+            let _turn = turn(cache_dir).await?;
+            sweep(&root, &parts).await;
+            let directory = tempfile::Builder::new().prefix(PREFIX).tempdir_in(&root);
+            let directory = directory.with_context(|| format!("failed to make a directory in {}", root.display()))?;
+            let data_dir = DataDir::claim(directory.path())?;
+            (directory, data_dir)
+        };
+        Ok(Embedded { server: LocalServer::start(data_dir, parts, None).await?, directory })
+    }
+
+    /// A client of it.
+    pub fn client(&self) -> anyhow::Result<Client> {
+        Ok(Client::unix(self.server.socket())?)
+    }
+
+    /// Ends it and removes its directory.
+    pub async fn end(self) -> anyhow::Result<()> {
+        self.server.end().await;
+        let path = self.directory.path().to_owned();
+        self.directory.close().map_err(|e| {
+            Failure::new(NEGATIVE, format!("the embedded server's directory {} could not be removed", path.display()))
+                .cause(e)
+                .remedy("look there for mounts that are left, and report the defect")
+                .into()
+        })
+    }
+}
+
+/// On disk, not in memory as /tmp may be: memory images are as large as machines.
+fn directory_root() -> PathBuf {
+    std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty()).map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from)
+}
+
+/// Waits until no other process makes or sweeps embedded servers' directories.
+async fn turn(cache_dir: &Path) -> anyhow::Result<File> {
+    let path = cache_dir.join("embedded.lock");
+    tokio::task::spawn_blocking(move || {
+        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+        let file = file.with_context(|| format!("failed to open {}", path.display()))?;
+        loop {
+            match rustix::fs::flock(&file, FlockOperation::LockExclusive) {
+                Ok(()) => return Ok(file),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e).with_context(|| format!("failed to lock {}", path.display())),
+            }
+        }
+    })
+    .await?
+}
+
+/// Ends and removes what killed embedded servers left. What can't be removed is told and left.
+async fn sweep(root: &Path, parts: &Parts) {
+    let Ok(entries) = fs::read_dir(root) else { return };
+    for entry in entries.flatten() {
+        let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        // Anybody can make a name in such a directory: a link, or somebody else's directory, is not ours to touch.
+        if !named || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
+        let path = entry.path();
+        let Ok(data_dir) = DataDir::claim(&path) else { continue };
+        let swept = async {
+            // Opening finds the sandboxes that are left; ending is what every server does with its own.
+            LocalServer::start(data_dir, parts.clone(), None).await?.end().await;
+            Ok::<_, anyhow::Error>(fs::remove_dir_all(&path)?)
+        };
+        if let Err(error) = swept.await {
+            tracing::warn!(path = %path.display(), %error, "what a killed embedded server left could not be removed");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! A server in this process: the platform on a data directory, and the gateway in front of it.
+//! Must end whole: when `end` returns, no sandbox, socket or request of it is left.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use remuda_control::{Config, Platform};
+use remuda_engine::Parts;
+use remuda_gateway::{KeyHash, serve_tcp, serve_unix};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::data_dir::{DataDir, socket_of};
+
+/// A running server.
+pub struct LocalServer {
+    platform: Platform,
+    data_dir: DataDir,
+    listeners: JoinSet<()>,
+    shutdown: CancellationToken,
+}
+
+impl LocalServer {
+    /// Starts one on a data directory; on TCP too where a listener is given. It answers when this returns.
+    pub async fn start(data_dir: DataDir, parts: Parts, tcp: Option<(TcpListener, KeyHash)>) -> anyhow::Result<Self> {
+        let path = data_dir.path().to_owned();
+        let platform = Platform::open(Config { data_dir: path, parts }).await?;
+        let socket = socket_of(data_dir.path());
+        let unix = match bind(&socket) {
+            Ok(listener) => listener,
+            Err(e) => {
+                platform.shut_down().await;
+                return Err(e).with_context(|| format!("failed to listen on {}", socket.display()));
+            }
+        };
+        let (mut listeners, shutdown) = (JoinSet::new(), CancellationToken::new());
+        listeners.spawn(serve_unix(unix, platform.clone(), shutdown.clone()));
+        if let Some((listener, key)) = tcp {
+            listeners.spawn(serve_tcp(listener, platform.clone(), key, shutdown.clone()));
+        }
+        Ok(LocalServer { platform, data_dir, listeners, shutdown })
+    }
+
+    /// Where it listens for local clients.
+    pub fn socket(&self) -> PathBuf {
+        socket_of(self.data_dir.path())
+    }
+
+    /// Ends its sandboxes and then itself. Waiting requests are answered, since what they wait for ends too.
+    pub async fn end(mut self) {
+        self.shutdown.cancel();
+        self.platform.shut_down().await;
+        while self.listeners.join_next().await.is_some() {}
+        if let Err(error) = fs::remove_file(self.socket()) {
+            tracing::warn!(%error, socket = %self.socket().display(), "the socket could not be removed");
+        }
+    }
+}
+
+/// Listens on the socket. What an earlier server left there is taken away: the directory's lock says that it is dead.
+fn bind(socket: &PathBuf) -> io::Result<UnixListener> {
+    match fs::remove_file(socket) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let listener = UnixListener::bind(socket)?;
+    fs::set_permissions(socket, Permissions::from_mode(0o600))?;
+    Ok(listener)
+}

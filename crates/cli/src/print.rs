@@ -1,0 +1,154 @@
+//! What people and programs read on standard output: tables and JSON. Must write nothing to standard error.
+
+use std::io::{self, Write};
+
+use comfy_table::{Table, presets};
+use remuda_types::wire::{Execution, Labels, Sandbox, Snapshot};
+use serde::Serialize;
+
+/// One line.
+pub fn line(text: impl std::fmt::Display) -> io::Result<()> {
+    writeln!(io::stdout(), "{text}")
+}
+
+/// One value as JSON.
+pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(value)?;
+    Ok(line(text)?)
+}
+
+/// Rows under a heading, in columns.
+pub fn table<const N: usize>(heading: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> io::Result<()> {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(heading).add_rows(rows);
+    // The first column begins where the line does.
+    if let Some(column) = table.column_mut(0) {
+        column.set_padding((0, 1));
+    }
+    let text = table.to_string();
+    for row in text.lines() {
+        line(row.trim_end())?;
+    }
+    Ok(())
+}
+
+/// Names and values, one pair a line.
+pub fn pairs(pairs: &[(&str, String)]) -> io::Result<()> {
+    let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    for (name, value) in pairs {
+        line(format!("{name:width$}  {value}"))?;
+    }
+    Ok(())
+}
+
+/// Sandboxes as a table.
+pub fn sandboxes(sandboxes: &[Sandbox]) -> io::Result<()> {
+    table(
+        ["ID", "STATE", "MEMORY", "FROM", "LABELS"],
+        sandboxes.iter().map(|sandbox| {
+            let memory = format!("{} MiB", sandbox.memory_mib);
+            [sandbox.id.to_string(), sandbox.state.to_string(), memory, origin(sandbox), labels(&sandbox.labels)]
+        }),
+    )
+}
+
+/// One sandbox in full.
+pub fn sandbox(sandbox: &Sandbox) -> io::Result<()> {
+    let mut rows = vec![
+        ("id", sandbox.id.to_string()),
+        ("uid", sandbox.uid.to_string()),
+        ("state", sandbox.state.to_string()),
+        ("memory", format!("{} MiB", sandbox.memory_mib)),
+        ("from", origin(sandbox)),
+    ];
+    rows.extend(sandbox.reason.clone().map(|reason| ("reason", reason)));
+    rows.extend((!sandbox.labels.is_empty()).then(|| ("labels", labels(&sandbox.labels))));
+    pairs(&rows)
+}
+
+fn origin(sandbox: &Sandbox) -> String {
+    use remuda_types::wire::Origin;
+    match &sandbox.origin {
+        Origin::Image { .. } => "base image".to_owned(),
+        Origin::Snapshot { snapshot, .. } => snapshot.to_string(),
+    }
+}
+
+/// Executions as a table.
+pub fn executions(executions: &[Execution]) -> io::Result<()> {
+    table(
+        ["ID", "STATE", "EXIT", "OUTPUT", "COMMAND"],
+        executions.iter().map(|execution| {
+            let code = execution.exit_code.map_or_else(|| "-".to_owned(), |code| code.to_string());
+            let output = bytes(execution.output_bytes);
+            [execution.id.to_string(), execution.state.to_string(), code, output, command(&execution.command)]
+        }),
+    )
+}
+
+/// A command on one line that fits a table.
+fn command(words: &[String]) -> String {
+    const CHARS_MAX: usize = 60;
+    let text = words.join(" ");
+    // A guest's text may hold anything; only what is printable reaches the terminal.
+    let mut short: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(CHARS_MAX).collect();
+    if text.chars().nth(CHARS_MAX).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+/// Snapshots as a table.
+pub fn snapshots(snapshots: &[Snapshot]) -> io::Result<()> {
+    table(
+        ["ID", "NAME", "MODE", "STATE", "SIZE", "SOURCE"],
+        snapshots.iter().map(|snapshot| {
+            [
+                snapshot.id.to_string(),
+                snapshot.name.clone().unwrap_or_else(|| "-".to_owned()),
+                snapshot.mode.to_string(),
+                snapshot.state.to_string(),
+                bytes(snapshot.bytes),
+                snapshot.source.to_string(),
+            ]
+        }),
+    )
+}
+
+/// One snapshot in full.
+pub fn snapshot(snapshot: &Snapshot) -> io::Result<()> {
+    let mut rows = vec![
+        ("id", snapshot.id.to_string()),
+        ("name", snapshot.name.clone().unwrap_or_else(|| "-".to_owned())),
+        ("mode", snapshot.mode.to_string()),
+        ("state", snapshot.state.to_string()),
+        ("source", snapshot.source.to_string()),
+        ("size", bytes(snapshot.bytes)),
+    ];
+    rows.extend(snapshot.pause_ms.map(|ms| ("source stood still", format!("{ms:.0} ms"))));
+    rows.extend(snapshot.connections_dropped.map(|count| ("connections reset", count.to_string())));
+    rows.extend(snapshot.failure.as_ref().map(|failure| ("failure", failure.to_string())));
+    rows.extend((!snapshot.labels.is_empty()).then(|| ("labels", labels(&snapshot.labels))));
+    rows.extend(snapshot.excluded.iter().map(|what| ("left out", what.clone())));
+    pairs(&rows)
+}
+
+fn labels(labels: &Labels) -> String {
+    labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+}
+
+/// A size for people.
+pub fn bytes(count: u64) -> String {
+    indicatif::BinaryBytes(count).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_of_a_guest_cannot_steer_the_terminal() {
+        assert_eq!(command(&["printf".into(), "\x1b[2J\nx".into()]), "printf  [2J x");
+        assert!(command(&["x".repeat(100)]).ends_with('…'));
+    }
+}

@@ -1,0 +1,308 @@
+//! The real router over a real platform without a sandbox: who is let in, what is refused, and in what words.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
+use http::header::{ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use remuda_control::{Config, Platform};
+use remuda_engine::{Fingerprint, Parts};
+use remuda_gateway::{Access, AccessKey, document, router, serve_tcp, serve_unix};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+const ID: &str = "c1@2026-10-08T12:00:00.000Z";
+const EXECUTION: &str = "exec-aaaaaaaaaaaaaaaaaaaa";
+
+/// A platform that could start nothing: no test here asks it to.
+struct World {
+    platform: Platform,
+    key: AccessKey,
+    _directory: tempfile::TempDir,
+}
+
+impl World {
+    async fn new() -> World {
+        let directory = tempfile::tempdir().unwrap();
+        let absent = directory.path().join("absent");
+        let digest = || "0".repeat(64);
+        let parts = Parts {
+            fingerprint: Fingerprint { runsc: digest(), agent: digest(), base: digest() },
+            runsc_version: "runsc version none".into(),
+            runsc: absent.clone(),
+            agent_dir: absent.clone(),
+            base_dir: absent,
+        };
+        let platform = Platform::open(Config { data_dir: directory.path().join("data"), parts }).await.unwrap();
+        World { platform, key: AccessKey::generate().unwrap(), _directory: directory }
+    }
+
+    fn router(&self) -> Router {
+        router(self.platform.clone(), Access::Key(self.key.hash()))
+    }
+
+    fn request(&self, method: &str, path: &str) -> http::request::Builder {
+        let bearer = format!("Bearer {}", self.key.reveal());
+        Request::builder().method(method).uri(path).header(AUTHORIZATION, bearer)
+    }
+
+    async fn call(&self, request: Request<Body>) -> (Response<()>, Value) {
+        let response = self.router().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let bytes = body.collect().await.unwrap().to_bytes();
+        (Response::from_parts(parts, ()), serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+    }
+
+    /// Calls, and gives the code of the error that is expected.
+    async fn refused(&self, request: Request<Body>) -> String {
+        let line = format!("{} {}", request.method(), request.uri());
+        let (response, body) = self.call(request).await;
+        let code = body["error"]["code"].as_str().unwrap_or_else(|| panic!("{line}: {response:?} {body}")).to_owned();
+        assert_eq!(response.headers()["x-remuda-error"], code.as_str(), "{line}");
+        assert!(response.status().as_u16() >= 400 && !body["error"]["message"].as_str().unwrap().is_empty(), "{line}");
+        code
+    }
+}
+
+/// Every operation of the document, with ids that nothing has.
+fn operations() -> Vec<(String, String)> {
+    let document = serde_json::to_value(document()).unwrap();
+    let mut operations = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let path = path
+            .replace("{id}", ID)
+            .replace("{execution}", EXECUTION)
+            .replace("{snapshot}", "none")
+            .replace("{port}", "80")
+            .replace("{path}", "a");
+        for method in item.as_object().unwrap().keys() {
+            operations.push((method.to_uppercase(), path.clone()));
+        }
+    }
+    assert!(operations.len() > 30);
+    operations
+}
+
+fn is_open(path: &str) -> bool {
+    matches!(path, "/v1/health" | "/v1/openapi.json")
+}
+
+#[tokio::test]
+async fn every_operation_needs_the_key_but_two() {
+    let world = World::new().await;
+    let other = AccessKey::generate().unwrap();
+    for (method, path) in operations() {
+        let request = || Request::builder().method(method.as_str()).uri(&path);
+        if is_open(&path) {
+            let (response, _) = world.call(request().body(Body::empty()).unwrap()).await;
+            assert_eq!(response.status(), StatusCode::OK, "{method} {path}");
+            continue;
+        }
+        for wrong in [None, Some(format!("Bearer {}", other.reveal())), Some(world.key.reveal())] {
+            let mut request = request();
+            if let Some(wrong) = wrong {
+                request = request.header(AUTHORIZATION, wrong);
+            }
+            let (response, body) = world.call(request.body(Body::empty()).unwrap()).await;
+            assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{method} {path}");
+            assert_eq!(response.headers()[WWW_AUTHENTICATE], "Bearer");
+            // An answer to HEAD has no body.
+            assert!(method == "HEAD" || body["error"]["code"] == "unauthorized", "{method} {path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_documented_operation_has_a_route() {
+    let world = World::new().await;
+    for (method, path) in operations().into_iter().filter(|(method, _)| method != "HEAD") {
+        let (response, body) = world.call(world.request(&method, &path).body(Body::empty()).unwrap()).await;
+        let code = body["error"]["code"].as_str().unwrap_or("none");
+        assert!(!["route_not_found", "method_not_allowed"].contains(&code), "{method} {path}: {response:?}");
+    }
+}
+
+#[tokio::test]
+async fn other_methods_and_routes_are_refused_in_our_words() {
+    let world = World::new().await;
+    for (method, path) in [("PUT", "/v1/sandboxes"), ("PATCH", "/v1/health"), ("DELETE", "/v1/snapshots")] {
+        let (response, body) = world.call(world.request(method, path).body(Body::empty()).unwrap()).await;
+        assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED, "{method} {path}");
+        assert_eq!(body["error"]["code"], "method_not_allowed");
+        assert!(response.headers()[ALLOW].to_str().unwrap().contains("GET"), "{method} {path}");
+    }
+    for path in ["/", "/v1", "/v1/", "/v2/sandboxes", "/v1/sandboxes/", "/v1/sandboxes/x/y", "/v1/../v1/health"] {
+        let code = world.refused(world.request("GET", path).body(Body::empty()).unwrap()).await;
+        assert_eq!(code, "route_not_found", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn ids_are_read_in_either_form_and_a_bare_slot_says_why() {
+    let world = World::new().await;
+    let get = |path: &str| world.request("GET", &format!("/v1/sandboxes/{path}")).body(Body::empty()).unwrap();
+    assert_eq!(world.refused(get(ID)).await, "sandbox_not_found");
+    assert_eq!(world.refused(get("c1%402026-10-08T12%3A00%3A00.000Z")).await, "sandbox_not_found");
+    assert_eq!(world.refused(get("C1")).await, "invalid_id");
+    assert_eq!(world.refused(get("c1@yesterday")).await, "invalid_id");
+    assert_eq!(world.refused(get("%ff")).await, "invalid_id");
+    assert_eq!(world.refused(get(&format!("{ID}/executions/7"))).await, "invalid_id");
+    assert_eq!(world.refused(get(&format!("{ID}/ports/0/"))).await, "invalid_request");
+    assert_eq!(world.refused(get(&format!("{ID}/ports/65536/"))).await, "invalid_request");
+    let (response, body) = world.call(get("c1")).await;
+    assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+    assert_eq!(body["error"]["code"], "bare_slot");
+    assert!(body["error"]["message"].as_str().unwrap().contains("a slot is reused by later machines"));
+}
+
+#[tokio::test]
+async fn what_is_wrong_in_a_body_or_query_is_named() {
+    let world = World::new().await;
+    let post = |path: &str, body: &str| {
+        let request = world.request("POST", path).header(CONTENT_TYPE, "application/json");
+        request.body(Body::from(body.to_owned())).unwrap()
+    };
+    let (_, body) = world.call(post("/v1/sandboxes", r#"{"memory_mib":"much"}"#)).await;
+    assert_eq!(body["error"]["details"]["member"], "memory_mib");
+    let (_, body) = world.call(post("/v1/sandboxes", r#"{"memory":512}"#)).await;
+    assert_eq!(body["error"]["code"], "invalid_request");
+    assert!(body["error"]["cause"].as_str().unwrap().contains("unknown field `memory`"), "{body}");
+    let (_, body) = world.call(post(&format!("/v1/sandboxes/{ID}/forks"), "")).await;
+    assert!(body["error"]["cause"].as_str().unwrap().contains("missing field `count`"), "{body}");
+    for wrong in ["{", "[]", "{} {}", "\"\u{0}\""] {
+        assert_eq!(world.refused(post("/v1/sandboxes", wrong)).await, "invalid_request", "{wrong}");
+    }
+    let form = world.request("POST", "/v1/sandboxes").header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+    let (_, body) = world.call(form.body(Body::from("{}")).unwrap()).await;
+    assert!(body["error"]["remedy"].as_str().unwrap().contains("application/json"), "{body}");
+
+    for (query, named) in [
+        (format!("/v1/sandboxes/{ID}/executions/{EXECUTION}?wait=5"), "unknown field `wait`"),
+        (format!("/v1/sandboxes/{ID}/executions/{EXECUTION}/output?offset=-1"), "offset"),
+        (format!("/v1/sandboxes/{ID}/executions/{EXECUTION}/output?stream=both"), "unknown variant `both`"),
+        (format!("/v1/sandboxes/{ID}/files"), "missing field `path`"),
+        ("/v1/snapshots?all=1".to_owned(), "all"),
+    ] {
+        let (response, body) = world.call(world.request("GET", &query).body(Body::empty()).unwrap()).await;
+        assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{query}");
+        assert!(body["error"]["cause"].as_str().unwrap().contains(named), "{query}: {body}");
+    }
+    let long = format!("/v1/sandboxes/{ID}/executions/{EXECUTION}?wait_ms=3600001");
+    let (_, body) = world.call(world.request("GET", &long).body(Body::empty()).unwrap()).await;
+    assert_eq!(body["error"]["details"]["limit"], "wait_ms_max");
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_refused_whether_its_length_is_told_or_not() {
+    let world = World::new().await;
+    let size = remuda_types::limits::REQUEST_BODY_BYTES_MAX + 1;
+    let told = Body::from(vec![b' '; size]);
+    let pieces = (0..=size / 65_536).map(|_| Ok::<_, std::convert::Infallible>(vec![b' '; 65_536]));
+    let untold = Body::from_stream(futures_util::stream::iter(pieces));
+    for body in [told, untold] {
+        let (response, body) = world.call(world.request("POST", "/v1/sandboxes").body(body).unwrap()).await;
+        assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(body["error"]["details"]["limit"], "request_body_bytes_max");
+    }
+}
+
+#[tokio::test]
+async fn an_idempotency_key_is_refused_and_never_ignored() {
+    let world = World::new().await;
+    for (method, path) in operations() {
+        if is_open(&path) || path.contains("/ports/") {
+            continue;
+        }
+        let request = world.request(&method, &path).header("Idempotency-Key", "k1").body(Body::empty()).unwrap();
+        assert_eq!(world.refused(request).await, "idempotency_key_unsupported", "{method} {path}");
+    }
+    let path = format!("/v1/sandboxes/{ID}/ports/80/pay");
+    let request = world.request("POST", &path).header("Idempotency-Key", "k1").body(Body::empty()).unwrap();
+    assert_eq!(world.refused(request).await, "sandbox_not_found", "there it is the application's");
+}
+
+#[tokio::test]
+async fn answers_are_neither_stored_nor_guessed_at() {
+    let world = World::new().await;
+    for path in ["/v1/health", "/v1/sandboxes", "/v1/nothing", "/v1/sandboxes/c1"] {
+        let (response, _) = world.call(world.request("GET", path).body(Body::empty()).unwrap()).await;
+        assert_eq!(response.headers()[CACHE_CONTROL], "no-store", "{path}");
+        assert_eq!(response.headers()[X_CONTENT_TYPE_OPTIONS], "nosniff", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_served_document_is_the_one_of_the_program() {
+    let world = World::new().await;
+    let (_, body) = world.call(Request::get("/v1/openapi.json").body(Body::empty()).unwrap()).await;
+    assert_eq!(body, serde_json::to_value(document()).unwrap());
+    let (_, body) = world.call(world.request("GET", "/v1/capabilities").body(Body::empty()).unwrap()).await;
+    assert_eq!(body["limits"]["http_connections_max"], 512);
+}
+
+#[tokio::test]
+async fn the_socket_needs_no_key_and_the_end_is_prompt() {
+    let world = World::new().await;
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let shutdown = CancellationToken::new();
+    let unix = UnixListener::bind(&socket).unwrap();
+    let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = tcp.local_addr().unwrap();
+    let serving_unix = tokio::spawn(serve_unix(unix, world.platform.clone(), shutdown.clone()));
+    let serving_tcp = tokio::spawn(serve_tcp(tcp, world.platform.clone(), world.key.hash(), shutdown.clone()));
+
+    let mut local = UnixStream::connect(&socket).await.unwrap();
+    local.write_all(b"GET /v1/sandboxes HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    assert!(head(&mut local).await.starts_with("HTTP/1.1 200 "));
+    let mut remote = TcpStream::connect(address).await.unwrap();
+    remote.write_all(b"GET /v1/sandboxes HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    assert!(head(&mut remote).await.starts_with("HTTP/1.1 401 "));
+    // Absolute form and CONNECT are no ways around the routes.
+    let mut proxy = TcpStream::connect(address).await.unwrap();
+    proxy.write_all(b"CONNECT 10.0.0.1:22 HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    assert!(head(&mut proxy).await.starts_with("HTTP/1.1 404 "));
+
+    // Kept connections stand idle; they must not hold up the end.
+    shutdown.cancel();
+    let ended = async {
+        serving_unix.await.unwrap();
+        serving_tcp.await.unwrap();
+    };
+    tokio::time::timeout(Duration::from_secs(5), ended).await.expect("idle connections do not delay the end");
+    let mut rest = Vec::new();
+    let _ = local.read_to_end(&mut rest).await;
+    assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn a_head_without_an_end_is_cut_off() {
+    let world = World::new().await;
+    let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut client = TcpStream::connect(tcp.local_addr().unwrap()).await.unwrap();
+    let shutdown = CancellationToken::new();
+    tokio::spawn(serve_tcp(tcp, world.platform.clone(), world.key.hash(), shutdown.clone()));
+    let flood = format!("GET /v1/health HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(100_000));
+    // The server may hang up before it has taken everything.
+    let _ = client.write_all(flood.as_bytes()).await;
+    assert!(head(&mut client).await.starts_with("HTTP/1.1 431 "));
+    shutdown.cancel();
+}
+
+/// The head of an answer.
+async fn head(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match tokio::time::timeout(Duration::from_secs(10), stream.read_u8()).await.expect("an answer in time") {
+            Ok(byte) => head.push(byte),
+            Err(_) => break,
+        }
+    }
+    String::from_utf8_lossy(&head).into_owned()
+}
