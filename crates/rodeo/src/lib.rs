@@ -1,1 +1,24 @@
-//! placeholder
+//! The harness: forks a prepared machine, applies a patch to each branch, judges every repair from outside and leaves
+//! evidence. Knows public APIs only, through provider adapters; never the platform's insides, and never believes what
+//! a guest says about its own success.
+
+pub mod evidence;
+pub mod jobs;
+pub mod observe;
+mod probe;
+mod progress;
+pub mod provider;
+pub mod providers;
+pub mod reading;
+pub mod report;
+mod run;
+mod steps;
+mod table;
+pub mod verdict;
+pub mod workload;
+
+pub use progress::Progress;
+pub use report::RunReport;
+pub use run::{ProgressFn, RunError, RunOptions, run, run_with};
+pub use tokio_util::sync::CancellationToken;
+pub use verdict::Verdict;

@@ -1,0 +1,281 @@
+//! One comparison from its beginning to its report. Cleans up whatever happens, and keeps the evidence of a failed or
+//! interrupted run.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use jiff::Timestamp;
+use remuda_client::Client;
+use remuda_types::SnapshotMode;
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use crate::evidence::{BUNDLE_SCHEMA, Evidence, EvidenceError};
+use crate::jobs::Ledger;
+use crate::probe::now_ms;
+use crate::progress::Progress;
+use crate::provider::{Abilities, Failure, Inventory, Provider};
+use crate::providers::Remuda;
+use crate::report::RunReport;
+use crate::steps::{self, CleanupRecord, Context, StepError};
+use crate::workload::{Digests, Patch, Workload, WorkloadError};
+
+/// Told what a run is doing.
+pub type ProgressFn = Arc<dyn Fn(Progress) + Send + Sync>;
+
+/// What is compared, and how.
+#[derive(Clone)]
+pub struct RunOptions {
+    /// Name of a built-in workload or path of a workload's folder.
+    pub workload: String,
+    /// What is forked.
+    pub mode: SnapshotMode,
+    /// Seed of the jobs; the workload's when absent.
+    pub seed: Option<u64>,
+    /// Only these patches; all when absent.
+    pub patches: Option<Vec<String>>,
+    /// Folder in which the run makes the folder of its bundle.
+    pub out: PathBuf,
+    /// Ends the run early; it still cleans up.
+    pub cancel: CancellationToken,
+    /// Told what the run is doing.
+    pub progress: ProgressFn,
+}
+
+impl RunOptions {
+    /// A memory comparison of this workload with everything else by default.
+    pub fn new(workload: impl Into<String>, out: impl Into<PathBuf>) -> Self {
+        RunOptions {
+            workload: workload.into(),
+            mode: SnapshotMode::Memory,
+            seed: None,
+            patches: None,
+            out: out.into(),
+            cancel: CancellationToken::new(),
+            progress: Arc::new(|_| {}),
+        }
+    }
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The workload or the choice of patches can't be used.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// The provider can't fork in this mode: a gap, not a failure.
+    #[error("the provider {provider} can't fork in mode {mode}: choose another mode or provider")]
+    Gap {
+        /// Which provider.
+        provider: &'static str,
+        /// Which mode.
+        mode: SnapshotMode,
+    },
+    /// The evidence can't be written.
+    #[error(transparent)]
+    Evidence(#[from] EvidenceError),
+    /// The provider is not there or refuses the credential; nothing was done.
+    #[error("the provider can't be used: {message}")]
+    Provider {
+        /// What kind of failure it is.
+        kind: Failure,
+        /// The thing, the cause and the remedy.
+        message: String,
+    },
+    /// A step failed, so that there is nothing to judge.
+    #[error("{message}{}; what was observed is in {evidence}", if *.clean { "" } else { " (and not everything was removed: see cleanup.json)" })]
+    Step {
+        /// Which step and why.
+        message: String,
+        /// Whether everything the run had made was removed.
+        clean: bool,
+        /// The bundle's folder.
+        evidence: String,
+    },
+    /// The run was ended early.
+    #[error("the run was interrupted{}; what was observed is in {evidence}", if *.clean { " and everything it had made was removed" } else { ", and not everything was removed: see cleanup.json" })]
+    Interrupted {
+        /// Whether everything the run had made was removed.
+        clean: bool,
+        /// The bundle's folder.
+        evidence: String,
+    },
+}
+
+impl RunError {
+    /// 2 for wrong input, 3 where there is no provider, 1 otherwise.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            RunError::Workload(_) | RunError::Gap { .. } | RunError::Evidence(_) => 2,
+            RunError::Provider { kind: Failure::NoProvider, .. } => 3,
+            RunError::Provider { kind: Failure::Refused, .. } => 2,
+            RunError::Provider { .. } | RunError::Step { .. } | RunError::Interrupted { .. } => 1,
+        }
+    }
+}
+
+/// Runs a comparison on the server behind `client`.
+///
+/// # Errors
+/// [`RunError`], after everything the run had made was removed.
+pub async fn run(client: Client, options: RunOptions) -> Result<RunReport, RunError> {
+    run_with(Remuda::new(client), options).await
+}
+
+/// `run.json`: which run this is and how it ended.
+#[derive(Serialize)]
+struct RunRecord<'a> {
+    schema: u32,
+    harness: &'static str,
+    run: &'a str,
+    workload: &'a str,
+    digests: &'a Digests,
+    provider: &'static str,
+    abilities: Abilities,
+    provider_says: &'a serde_json::Value,
+    mode: SnapshotMode,
+    ledger: &'a Ledger,
+    patches: Vec<&'a str>,
+    started_at_ms: i64,
+    ended_at_ms: Option<i64>,
+    outcome: &'static str,
+    error: Option<String>,
+    timings_ms: std::collections::BTreeMap<&'static str, u64>,
+}
+
+/// Runs a comparison on any provider.
+///
+/// # Errors
+/// [`RunError`], after everything the run had made was removed.
+pub async fn run_with<P: Provider>(provider: P, options: RunOptions) -> Result<RunReport, RunError> {
+    let began = Instant::now();
+    let started_at_ms = now_ms();
+    let workload = Workload::find(&options.workload)?;
+    let patches = choose(&workload, options.patches.as_deref())?;
+    let abilities = provider.abilities();
+    if !abilities.can(options.mode) {
+        return Err(RunError::Gap { provider: provider.name(), mode: options.mode });
+    }
+    // Permissions, before anything is written or made.
+    let refused =
+        |error: crate::provider::ProviderError| RunError::Provider { kind: error.kind, message: error.message };
+    let provider_says = provider.check().await.map_err(refused)?;
+    let inventory = provider.inventory().await.map_err(refused)?;
+
+    let check = &workload.manifest.check;
+    let ledger = Ledger::from_seed(options.seed.unwrap_or(check.seed), check.jobs, check.free_jobs);
+    let run = run_id(&workload.manifest.name, options.mode);
+    let evidence = Evidence::begin(&options.out, &run)?;
+    let digests = workload.digests();
+    let context =
+        Context::new(provider, workload, patches, options.mode, ledger, run, evidence, options.progress.clone());
+    let record = |outcome: &'static str, ended_at_ms: Option<i64>, error: Option<String>| RunRecord {
+        schema: BUNDLE_SCHEMA,
+        harness: concat!("remuda-rodeo ", env!("CARGO_PKG_VERSION")),
+        run: &context.run,
+        workload: &context.workload.manifest.name,
+        digests: &digests,
+        provider: context.provider.name(),
+        abilities: abilities.clone(),
+        provider_says: &provider_says,
+        mode: context.mode,
+        ledger: &context.ledger,
+        patches: context.patches.iter().map(|patch| patch.name.as_str()).collect(),
+        started_at_ms,
+        ended_at_ms,
+        outcome,
+        error,
+        timings_ms: context.timings_ms(),
+    };
+    context.evidence.write("run", &record("running", None, None))?;
+    context.evidence.write("inventory-before", &inventory)?;
+
+    let compared = tokio::select! {
+        compared = steps::compare(&context) => Some(compared),
+        () = options.cancel.cancelled() => None,
+    };
+    let cleaned = finish(&context, &inventory).await;
+    context.timed("total", began);
+
+    let clean = cleaned.as_ref().is_ok_and(|record| record.clean);
+    let (outcome, error) = match &compared {
+        Some(Ok(_)) => ("finished", None),
+        Some(Err(error)) => ("failed", Some(error.to_string())),
+        None => ("interrupted", None),
+    };
+    context.evidence.write("run", &record(outcome, Some(now_ms()), error))?;
+    cleaned?;
+    let evidence = context.evidence.folder().display().to_string();
+    match compared {
+        None => Err(RunError::Interrupted { clean, evidence }),
+        Some(Err(StepError::Evidence(error))) => Err(error.into()),
+        Some(Err(error @ StepError::Step { .. })) => {
+            Err(RunError::Step { message: error.to_string(), clean, evidence })
+        }
+        Some(Ok(compared)) => {
+            let (baseline, branches, cold_control) = steps::reports(&context, &compared);
+            let report = RunReport {
+                workload: context.workload.manifest.name.clone(),
+                provider: context.provider.name().to_owned(),
+                mode: context.mode,
+                seed: context.ledger.seed,
+                baseline,
+                branches,
+                cold_control,
+                source: compared.source.clone(),
+                timings_ms: context.timings_ms(),
+                evidence,
+                clean,
+            };
+            context.evidence.write("verdicts", &compared)?;
+            context.evidence.write("report", &report)?;
+            Ok(report)
+        }
+    }
+}
+
+/// Removes everything, takes the inventory again, and records both.
+async fn finish<P: Provider>(context: &Context<P>, before: &Inventory) -> Result<CleanupRecord, EvidenceError> {
+    (context.progress)(Progress::CleaningUp);
+    let began = Instant::now();
+    let record = steps::clean_up(context).await;
+    context.timed("cleanup", began);
+    context.evidence.write("cleanup", &record)?;
+    #[derive(Serialize)]
+    struct After<'a> {
+        inventory: Option<&'a Inventory>,
+        error: Option<String>,
+        /// Not there before. Other users of the provider may have made it meanwhile.
+        added: Inventory,
+    }
+    let after = context.provider.inventory().await;
+    let added = after.as_ref().map(|after| Inventory {
+        machines: after.machines.iter().filter(|machine| !before.machines.contains(machine)).cloned().collect(),
+        captures: after.captures.iter().filter(|capture| !before.captures.contains(capture)).cloned().collect(),
+    });
+    let after = After {
+        inventory: after.as_ref().ok(),
+        error: after.as_ref().err().map(ToString::to_string),
+        added: added.unwrap_or_default(),
+    };
+    context.evidence.write("inventory-after", &after)?;
+    Ok(record)
+}
+
+fn choose(workload: &Workload, names: Option<&[String]>) -> Result<Vec<Patch>, WorkloadError> {
+    let Some(names) = names else { return Ok(workload.manifest.patches.clone()) };
+    for name in names {
+        workload.manifest.patch(name)?;
+    }
+    Ok(workload.manifest.patches.iter().filter(|patch| names.contains(&patch.name)).cloned().collect())
+}
+
+/// A name of its own for every run, also for two that begin in the same millisecond.
+fn run_id(workload: &str, mode: SnapshotMode) -> String {
+    let mut random = [0; 4];
+    // Without randomness the time alone must do; a bundle is never written over anyway.
+    let _ = getrandom::fill(&mut random);
+    let time = Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
+    format!("{workload}-{mode}-{time}-{:08x}", u32::from_le_bytes(random))
+}

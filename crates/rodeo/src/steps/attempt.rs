@@ -1,0 +1,39 @@
+//! What every attempt has in common: reading the status, putting the patch, releasing, reading the results.
+
+use std::time::Duration;
+
+use super::Context;
+use crate::observe::{Attempt, Exchange};
+use crate::probe::{self, Application, answered_200};
+use crate::provider::{Machine, Provider};
+use crate::reading;
+
+/// How long the results may say that they are not complete.
+const COMPLETION_TIME_MAX: Duration = Duration::from_secs(15);
+
+/// Reads the status; `patience` is how long nobody may be listening yet.
+pub(crate) async fn status<P: Provider>(application: &Application<'_, P>, patience: Duration) -> Exchange {
+    application.get("/status", patience, answered_200).await
+}
+
+/// Puts a patch where the program reads it at its release.
+pub(crate) async fn put_patch<P: Provider>(
+    context: &Context<P>,
+    machine: &Machine,
+    bytes: &[u8],
+    attempt: &mut Attempt,
+) {
+    attempt.put = Some(probe::put(&context.provider, machine, &context.workload.manifest.reload.file, bytes).await);
+}
+
+/// Releases, reads the results when they are there, and the status once more.
+pub(crate) async fn release_and_read<P: Provider>(application: &Application<'_, P>, attempt: &mut Attempt) {
+    attempt.release = Some(application.post("/release", None).await);
+    let complete = |answer: &Exchange| reading::results(Some(answer)).is_ok_and(|results| results.completed);
+    let patience = match &attempt.release {
+        Some(release) if answered_200(release) => COMPLETION_TIME_MAX,
+        _ => Duration::ZERO,
+    };
+    attempt.results = Some(application.get("/results", patience, complete).await);
+    attempt.after = Some(status(application, Duration::ZERO).await);
+}

@@ -1,0 +1,220 @@
+//! The steps of a comparison, in the order in which they are taken. Each records what it observed before anything is
+//! judged.
+
+mod attempt;
+mod branches;
+mod cleanup;
+mod cold;
+mod prepare;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use remuda_types::SnapshotMode;
+use serde::Serialize;
+use tokio_util::task::TaskTracker;
+
+use crate::evidence::{Evidence, EvidenceError};
+use crate::jobs::Ledger;
+use crate::probe::{Application, since_ms};
+use crate::progress::Progress;
+use crate::provider::{Capture, Command, Failure, Machine, Provider, ProviderError};
+use crate::report::{BaselineReport, BranchReport, ColdControlReport};
+use crate::run::ProgressFn;
+use crate::verdict::{Expectation, Judgement, SourceState, Verdict};
+use crate::workload::{Patch, Workload, sha256_hex};
+
+pub(crate) use cleanup::{CleanupRecord, clean_up};
+
+/// How long the making of a machine or a fork may take. The harness's own deadline, apart from the provider's.
+const MAKING_TIME_MAX: Duration = Duration::from_secs(180);
+
+/// Everything the steps of one run share.
+pub(crate) struct Context<P> {
+    pub provider: P,
+    pub workload: Workload,
+    pub patches: Vec<Patch>,
+    pub mode: SnapshotMode,
+    pub ledger: Ledger,
+    pub run: String,
+    pub evidence: Evidence,
+    pub progress: ProgressFn,
+    /// Calls that make something. They are never dropped half-way: cleanup waits for them, then removes what they made.
+    pub making: TaskTracker,
+    made: Mutex<Made>,
+    timings_ms: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+/// What the run knows to have made.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Made {
+    pub machines: Vec<Machine>,
+    pub captures: Vec<Capture>,
+}
+
+/// A step could not be taken, so that there is nothing to judge.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StepError {
+    #[error("{step} failed: {message}")]
+    Step { step: &'static str, message: String },
+    #[error(transparent)]
+    Evidence(#[from] EvidenceError),
+}
+
+impl StepError {
+    fn new(step: &'static str, message: impl Into<String>) -> Self {
+        StepError::Step { step, message: message.into() }
+    }
+}
+
+/// What the steps found.
+#[derive(Debug, Serialize)]
+pub(crate) struct Compared {
+    pub baseline: Judgement,
+    pub branches: Vec<(String, Judgement)>,
+    pub cold_control: Option<Judgement>,
+    pub source: SourceState,
+}
+
+impl<P: Provider> Context<P> {
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        provider: P,
+        workload: Workload,
+        patches: Vec<Patch>,
+        mode: SnapshotMode,
+        ledger: Ledger,
+        run: String,
+        evidence: Evidence,
+        progress: ProgressFn,
+    ) -> Self {
+        Context {
+            provider,
+            workload,
+            patches,
+            mode,
+            ledger,
+            run,
+            evidence,
+            progress,
+            making: TaskTracker::new(),
+            made: Mutex::default(),
+            timings_ms: Mutex::default(),
+        }
+    }
+
+    pub fn made(&self) -> MutexGuard<'_, Made> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn timings_ms(&self) -> BTreeMap<&'static str, u64> {
+        self.timings_ms.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn timed(&self, step: &'static str, began: Instant) {
+        self.timings_ms.lock().unwrap_or_else(PoisonError::into_inner).insert(step, since_ms(began));
+    }
+
+    fn say(&self, progress: Progress) {
+        (self.progress)(progress);
+    }
+
+    fn application<'a>(&'a self, machine: &'a Machine) -> Application<'a, P> {
+        Application { provider: &self.provider, machine, port: self.workload.manifest.start.port }
+    }
+
+    /// What is launched, told which preparation it belongs to.
+    fn start_command(&self, preparation: &str) -> Command {
+        let start = &self.workload.manifest.start;
+        let mut env = start.env.clone();
+        env.insert(start.preparation_env.clone(), preparation.to_owned());
+        Command { argv: start.argv.clone(), cwd: Some(start.cwd.clone()), env }
+    }
+
+    /// Lets a call that makes something run to its end, whatever becomes of the caller.
+    async fn make<T, F>(&self, making: F) -> Result<T, ProviderError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, ProviderError>> + Send + 'static,
+    {
+        let failed = |message: String| ProviderError { kind: Failure::Other, message };
+        match tokio::time::timeout(MAKING_TIME_MAX, self.making.spawn(making)).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(cause)) => Err(failed(format!("the call broke off: {cause}"))),
+            Err(_) => Err(failed(format!("no answer within {} seconds", MAKING_TIME_MAX.as_secs()))),
+        }
+    }
+
+    /// SHA-256 of the processor that the preparation leaves.
+    fn unpatched_digest(&self) -> String {
+        sha256_hex(self.workload.unpatched().unwrap_or_default())
+    }
+
+    fn patch_bytes(&self, patch: &Patch) -> &[u8] {
+        // That the file is there was checked when the workload was read.
+        self.workload.file(&patch.file).map(|file| file.bytes.as_slice()).unwrap_or_default()
+    }
+
+    fn expectation(&self, of: &prepare::Prepared, processor: String, patched: bool) -> Expectation {
+        Expectation {
+            pid: of.status.pid,
+            nonce: of.status.nonce.clone(),
+            preparation: of.preparation.clone(),
+            processor,
+            patched,
+            ledger: self.ledger.clone(),
+        }
+    }
+
+    /// The verdict that the baseline is known to get.
+    pub fn known_baseline(&self) -> Verdict {
+        // A workload without baseline is refused when it is read.
+        self.workload.manifest.baseline.as_ref().map_or(Verdict::Reproduced, |baseline| baseline.verdict)
+    }
+}
+
+/// Takes all steps from the preparation to the last control.
+pub(crate) async fn compare<P: Provider>(context: &Context<P>) -> Result<Compared, StepError> {
+    let began = Instant::now();
+    context.say(Progress::Preparing);
+    let (source, baseline) = tokio::try_join!(prepare::prepare(context, "source"), prepare::baseline(context))?;
+    context.timed("prepare", began);
+    context.say(Progress::BaselineJudged(baseline.verdict));
+    if baseline.verdict != context.known_baseline() {
+        let source = branches::source_alone(context, &source).await?;
+        return Ok(Compared { baseline, branches: Vec::new(), cold_control: None, source });
+    }
+    let (branches, source_state) = branches::fork_and_judge(context, &source).await?;
+    let began = Instant::now();
+    let cold_control = cold::cold_control(context, &source).await?;
+    context.timed("cold_control", began);
+    Ok(Compared { baseline, branches, cold_control, source: source_state })
+}
+
+/// The parts of a report that come from judgements.
+pub(crate) fn reports<P: Provider>(
+    context: &Context<P>,
+    compared: &Compared,
+) -> (BaselineReport, Vec<BranchReport>, Option<ColdControlReport>) {
+    let baseline = BaselineReport {
+        verdict: compared.baseline.verdict,
+        known: context.known_baseline(),
+        rule: compared.baseline.rule,
+        detail: compared.baseline.detail.clone(),
+    };
+    let jobs = context.ledger.jobs.len() as u64;
+    let branches = context.patches.iter().zip(&compared.branches).map(|(patch, (name, judgement))| {
+        BranchReport::new(name, patch.known.in_mode(context.mode), jobs, judgement.clone())
+    });
+    let cold = context.workload.manifest.cold_control.as_ref().zip(compared.cold_control.as_ref());
+    let cold = cold.map(|(cold, judgement)| ColdControlReport {
+        patch: cold.patch.clone(),
+        verdict: judgement.verdict,
+        known: cold.verdict,
+        rule: judgement.rule,
+        detail: judgement.detail.clone(),
+    });
+    (baseline, branches.collect(), cold)
+}
