@@ -41,18 +41,18 @@ impl<P: Provider> Application<'_, P> {
         exchange(at_ms, began, 1, call, answer)
     }
 
-    /// Reads `path`; again and again until `good` holds for the answer or `patience` is over. The last answer counts.
-    pub async fn get(&self, path: &str, patience: Duration, good: impl Fn(&Exchange) -> bool) -> Exchange {
+    /// Reads `path`; again and again while nothing listens or `again` holds for the answer, at most for `patience`. The
+    /// last answer counts.
+    pub async fn get(&self, path: &str, patience: Duration, again: impl Fn(&Exchange) -> bool) -> Exchange {
         let (at_ms, began) = (now_ms(), Instant::now());
         let call = HttpCall { port: self.port, method: "GET", path: path.to_owned(), body: None };
         let mut attempts = 0;
         loop {
             attempts += 1;
             let answer = self.ask(&call).await;
-            let again = matches!(&answer, Err(error) if error.kind == Failure::NotAnswering);
+            let nobody = matches!(&answer, Err(error) if error.kind == Failure::NotAnswering);
             let read = exchange(at_ms, began, attempts, call.clone(), answer);
-            let may_change = again || matches!(read.answer, Answer::Response { .. });
-            if good(&read) || !may_change || began.elapsed() >= patience {
+            if !(nobody || again(&read)) || began.elapsed() >= patience {
                 return read;
             }
             tokio::time::sleep(READ_AGAIN_AFTER).await;
@@ -91,9 +91,9 @@ fn exchange(
     Exchange { at_ms, took_ms, attempts, method: call.method.to_owned(), path: call.path, sent: call.body, answer }
 }
 
-/// Whether the application answered with 200.
-pub(crate) fn answered_200(exchange: &Exchange) -> bool {
-    matches!(exchange.answer, Answer::Response { status: 200, .. })
+/// Whether the application answered, and with another status than 200: as while it is starting.
+pub(crate) fn not_yet_200(exchange: &Exchange) -> bool {
+    matches!(exchange.answer, Answer::Response { status, .. } if status != 200)
 }
 
 /// Does something and writes down how it went.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Context;
 use crate::observe::{Attempt, Exchange};
-use crate::probe::{self, Application, answered_200};
+use crate::probe::{self, Application, not_yet_200};
 use crate::provider::{Machine, Provider};
 use crate::reading;
 
@@ -13,7 +13,7 @@ const COMPLETION_TIME_MAX: Duration = Duration::from_secs(15);
 
 /// Reads the status; `patience` is how long nobody may be listening yet.
 pub(crate) async fn status<P: Provider>(application: &Application<'_, P>, patience: Duration) -> Exchange {
-    application.get("/status", patience, answered_200).await
+    application.get("/status", patience, not_yet_200).await
 }
 
 /// Puts a patch where the program reads it at its release.
@@ -29,11 +29,9 @@ pub(crate) async fn put_patch<P: Provider>(
 /// Releases, reads the results when they are there, and the status once more.
 pub(crate) async fn release_and_read<P: Provider>(application: &Application<'_, P>, attempt: &mut Attempt) {
     attempt.release = Some(application.post("/release", None).await);
-    let complete = |answer: &Exchange| reading::results(Some(answer)).is_ok_and(|results| results.completed);
-    let patience = match &attempt.release {
-        Some(release) if answered_200(release) => COMPLETION_TIME_MAX,
-        _ => Duration::ZERO,
-    };
-    attempt.results = Some(application.get("/results", patience, complete).await);
+    let open = |answer: &Exchange| reading::results(Some(answer)).is_ok_and(|results| !results.completed);
+    let released = reading::expect_status(attempt.release.as_ref(), 200).is_ok();
+    let patience = if released { COMPLETION_TIME_MAX } else { Duration::ZERO };
+    attempt.results = Some(application.get("/results", patience, open).await);
     attempt.after = Some(status(application, Duration::ZERO).await);
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::attempt::{release_and_read, status};
 use super::{Context, StepError};
 use crate::observe::{Action, Attempt, Preparation};
-use crate::probe::{act, answered_200};
+use crate::probe::{act, not_yet_200};
 use crate::provider::{Command, Ended, Failure, Machine, Process, Provider, ProviderError};
 use crate::reading::{self, Status};
 use crate::verdict::{self, Expectation, Judgement};
@@ -152,7 +152,7 @@ async fn serving<P: Provider>(
         }
     };
     tokio::select! {
-        answer = application.get(&start.ready_path, patience, answered_200) => {
+        answer = application.get(&start.ready_path, patience, not_yet_200) => {
             reading::expect_status(Some(&answer), 200)
                 .map_err(|why| ProviderError { kind: Failure::Other, message: format!("it does not serve: {why}") })
         }
