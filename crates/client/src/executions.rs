@@ -29,6 +29,8 @@ pub struct OutputBytes {
     pub bytes: Bytes,
     /// Where to go on.
     pub next_offset: u64,
+    /// Bytes between the asked offset and the first one here that were dropped at the retention limit.
+    pub skipped_bytes: u64,
     /// Whether the execution has ended and nothing comes after `next_offset`.
     pub complete: bool,
 }
@@ -122,13 +124,14 @@ impl Client {
         let status = incoming.status();
         let header = |name: &str| incoming.headers().get(name).and_then(|value| value.to_str().ok());
         let next_offset = header("x-remuda-next-offset").and_then(|text| text.parse().ok());
+        let skipped_bytes = header("x-remuda-skipped-bytes").and_then(|text| text.parse().ok());
         let complete = header("x-remuda-complete").and_then(|text| text.parse().ok());
-        let (Some(next_offset), Some(complete)) = (next_offset, complete) else {
-            return Err(
-                call.protocol(status, "X-Remuda-Next-Offset or X-Remuda-Complete is missing or malformed".into())
-            );
+        let (Some(next_offset), Some(skipped_bytes), Some(complete)) = (next_offset, skipped_bytes, complete) else {
+            let problem = "X-Remuda-Next-Offset, -Skipped-Bytes or -Complete is missing or malformed";
+            return Err(call.protocol(status, problem.into()));
         };
-        Ok(OutputBytes { bytes: incoming.collect(ANSWER_BYTES_MAX).await?, next_offset, complete })
+        let bytes = incoming.collect(ANSWER_BYTES_MAX).await?;
+        Ok(OutputBytes { bytes, next_offset, skipped_bytes, complete })
     }
 
     /// `POST …/executions/{exec}/signal`: sends a signal to its process group.

@@ -289,12 +289,16 @@ async fn a_body_that_breaks_off_or_is_too_long_is_an_error() {
 async fn raw_output_comes_with_its_place() {
     let exec = "exec-aaaaaaaaaaaaaaaaaaaa".parse().unwrap();
     let server = Server::tcp(|_| {
-        with_header(with_header(answer(200, "hi\n"), "x-remuda-next-offset", "3"), "x-remuda-complete", "true")
+        let answer = with_header(answer(200, "hi\n"), "x-remuda-next-offset", "9");
+        with_header(with_header(answer, "x-remuda-skipped-bytes", "6"), "x-remuda-complete", "true")
     })
     .await;
     let query = OutputQuery { offset: 0, wait: Duration::from_millis(250), stream: Some(wire::OutputStream::Stderr) };
     let output = server.client().output_bytes(&id(), &exec, &query).await.unwrap();
-    assert_eq!((output.bytes.as_ref(), output.next_offset, output.complete), (&b"hi\n"[..], 3, true));
+    assert_eq!(
+        (output.bytes.as_ref(), output.next_offset, output.skipped_bytes, output.complete),
+        (&b"hi\n"[..], 9, 6, true)
+    );
     assert!(server.only().target.ends_with("/output?offset=0&wait_ms=250&stream=stderr"));
 }
 
