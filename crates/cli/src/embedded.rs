@@ -28,8 +28,8 @@ pub struct Embedded {
 impl Embedded {
     /// Starts one.
     pub async fn start(cache_dir: &Path) -> anyhow::Result<Self> {
-        let parts = parts::find(cache_dir).await?;
         let root = directory_root();
+        let parts = parts::find(cache_dir, &root).await?;
         let (directory, data_dir) = {
             // Without it, a directory that is just being made would look like one whose owner has died.
             let _turn = turn(cache_dir).await?;

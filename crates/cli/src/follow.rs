@@ -56,7 +56,7 @@ async fn fetch(
         let query = OutputQuery { offset, wait: Duration::ZERO, stream: None };
         let more = client.output_bytes(id, execution, &query).await?;
         let whole = more.next_offset.checked_sub(offset) == Some(more.bytes.len() as u64);
-        if more.bytes.is_empty() || !whole {
+        if more.bytes.is_empty() || more.skipped_bytes > 0 || !whole {
             return Ok(None);
         }
         bytes.extend_from_slice(&more.bytes);

@@ -30,7 +30,12 @@ pub fn router(platform: Platform, access: Access) -> Router {
         ports::PATHS.into_iter().fold(Router::new(), |router, path| router.route(path, any(ports::proxy)));
 
     let own = open
-        .merge(guarded.route_layer(from_fn(refuse_key)).route_layer(from_fn_with_state(access, authenticate)))
+        .merge(
+            guarded
+                .route_layer(from_fn(see_through))
+                .route_layer(from_fn(refuse_key))
+                .route_layer(from_fn_with_state(access, authenticate)),
+        )
         .fallback(route_not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(SetResponseHeaderLayer::overriding(CACHE_CONTROL, HeaderValue::from_static("no-store")))
@@ -91,4 +96,47 @@ async fn refuse_key(request: Request, next: Next) -> Response {
             .remedy("send the request without the Idempotency-Key header, and look before sending it again"),
     )
     .into_response()
+}
+
+/// What changes something runs to its end also when the caller hangs up meanwhile: a handler that is dropped half-way
+/// would leave its call half-done.
+async fn see_through(request: Request, next: Next) -> Response {
+    if request.method().is_safe() {
+        return next.run(request).await;
+    }
+    match tokio::spawn(next.run(request)).await.map_err(tokio::task::JoinError::try_into_panic) {
+        Ok(response) => response,
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        Err(Err(_)) => Failure(Error::new(ErrorCode::ShuttingDown, "the server is ending")).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use axum::body::Body;
+    use axum::routing::post;
+    use tokio::sync::Notify;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_caller_that_hangs_up_does_not_stop_what_it_began() {
+        let (begun, go_on, done) = (Arc::new(Notify::new()), Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (tell_begun, wait, tell_done) = (begun.clone(), go_on.clone(), done.clone());
+        let handler = async move || {
+            tell_begun.notify_one();
+            wait.notified().await;
+            tell_done.notify_one();
+        };
+        let router = Router::new().route("/", post(handler)).layer(from_fn(see_through));
+        let call = tokio::spawn(router.oneshot(Request::post("/").body(Body::empty()).unwrap()));
+        begun.notified().await;
+        call.abort();
+        assert!(call.await.unwrap_err().is_cancelled());
+        go_on.notify_one();
+        tokio::time::timeout(std::time::Duration::from_secs(10), done.notified()).await.unwrap();
+    }
 }

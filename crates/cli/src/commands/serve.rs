@@ -16,7 +16,7 @@ use crate::{parts, print};
 pub async fn run(global: &Global, args: &Serve) -> anyhow::Result<u8> {
     // First of all: from here on a signal ends the server in order.
     let mut signals = Signals::take()?;
-    let parts = parts::find(&global.cache_dir).await?;
+    let parts = parts::find(&global.cache_dir, &global.data_dir).await?;
     let data_dir = DataDir::claim(&global.data_dir)?;
     let (hash, key) = data_dir.access_key()?;
     let listener =

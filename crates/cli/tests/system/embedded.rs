@@ -1,0 +1,65 @@
+//! `rodeo run` on a server of its own: nothing is left of it, however it ends.
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+
+use rustix::process::Signal;
+
+use crate::world::{Answer, end, remuda, set_up};
+
+fn entries(directory: &Path) -> usize {
+    fs::read_dir(directory).unwrap().count()
+}
+
+#[test]
+fn an_embedded_server_goes_with_its_run() {
+    set_up();
+    let temporary = tempfile::Builder::new().prefix("remuda-test-").tempdir_in("/var/tmp").unwrap();
+    let (place, out) = (temporary.path().join("tmp"), temporary.path().join("out"));
+    fs::create_dir(&place).unwrap();
+    let absent = temporary.path().join("no-server");
+    let run = |workload: &str| {
+        let mut command = remuda();
+        command.args(["rodeo", "run", workload, "--json", "--out"]).arg(&out);
+        command.arg("--data-dir").arg(&absent).env("TMPDIR", &place);
+        command
+    };
+    let answer = Answer::of(run("worker").output().unwrap());
+    assert_eq!(answer.code, 0, "{}", answer.stderr);
+    let report = answer.json();
+    let verdicts: Vec<_> = report["branches"].as_array().unwrap().iter().map(|branch| &branch["verdict"]).collect();
+    assert_eq!(verdicts, ["reproduced", "passed", "failed"]);
+    assert!(Path::new(report["evidence"].as_str().unwrap()).is_dir());
+    assert_eq!(entries(&place), 0);
+
+    Answer::of(run("no-such-workload").output().unwrap()).failed(2, "no-such-workload");
+    assert_eq!(entries(&place), 0);
+    assert!(!absent.exists(), "an embedded server makes no data directory where none was");
+}
+
+#[test]
+fn an_interrupted_run_leaves_nothing_but_its_evidence() {
+    set_up();
+    let temporary = tempfile::Builder::new().prefix("remuda-test-").tempdir_in("/var/tmp").unwrap();
+    let (place, out) = (temporary.path().join("tmp"), temporary.path().join("out"));
+    fs::create_dir(&place).unwrap();
+    let mut process = remuda()
+        .args(["rodeo", "run", "worker", "--out"])
+        .arg(&out)
+        .arg("--data-dir")
+        .arg(temporary.path().join("no-server"))
+        .env("TMPDIR", &place)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // It has begun when its evidence has.
+    while fs::read_dir(&out).map_or(0, |found| found.count()) == 0 {
+        assert!(process.try_wait().unwrap().is_none(), "it ended before it had begun");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(end(&mut process, Signal::TERM), 1);
+    assert_eq!(entries(&place), 0);
+    assert!(!fs::read_to_string("/proc/self/mounts").unwrap().contains(place.to_str().unwrap()));
+}

@@ -1,0 +1,67 @@
+//! `remuda serve`: its key, its socket, its one owner, and its end.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use crate::world::{Answer, Server, remuda};
+
+#[test]
+fn the_key_is_shown_once_and_opens_tcp() {
+    let directory = tempfile::Builder::new().prefix("remuda-test-").tempdir_in("/var/tmp").unwrap();
+    let data_dir = directory.path().join("data");
+    let server = Server::start_in(&data_dir);
+    let key = server.key().expect("the first start prints a key");
+    let mode = |name: &str| fs::metadata(data_dir.join(name)).unwrap().mode() & 0o777;
+    assert_eq!((mode(""), mode("access-key"), mode("remuda.sock")), (0o700, 0o600, 0o600));
+    for entry in ["access-key", "server.lock"] {
+        assert!(!fs::read_to_string(data_dir.join(entry)).unwrap().contains(&key[4..]), "{entry} holds the key");
+    }
+
+    let remote = |key: &str| {
+        let mut command = remuda();
+        command.args(["--url", &server.url(), "ls", "--json"]).env("REMUDA_API_KEY", key);
+        Answer::of(command.output().unwrap())
+    };
+    assert_eq!(remote(&key).json()["sandboxes"], serde_json::json!([]));
+    assert_eq!(remote(&format!("mb_{}", &key[4..])).code, 0);
+    remote(&format!("rmd_{}", "0".repeat(64))).failed(2, "unauthorized");
+    assert_eq!(server.run(&["ls"]).code, 0, "the socket needs none");
+    assert_eq!(server.end(), 0);
+    assert!(!data_dir.join("remuda.sock").exists());
+
+    let again = Server::start_in(&data_dir);
+    assert_eq!(again.key(), None);
+    let mut command = remuda();
+    command.args(["--url", &again.url(), "ls"]).env("REMUDA_API_KEY", &key);
+    assert_eq!(Answer::of(command.output().unwrap()).code, 0, "the key outlives a restart");
+}
+
+#[test]
+fn a_second_server_on_the_same_directory_is_refused() {
+    let first = Server::start();
+    let data_dir = first.data_dir.to_str().unwrap();
+    let second =
+        Answer::of(remuda().args(["serve", "--listen", "127.0.0.1:0", "--data-dir", data_dir]).output().unwrap());
+    second.failed(1, "another server uses the data directory");
+    assert_eq!(first.run(&["ls"]).code, 0, "the first goes on");
+}
+
+#[test]
+fn a_server_that_ends_takes_its_sandboxes_with_it() {
+    let directory = tempfile::Builder::new().prefix("remuda-test-").tempdir_in("/var/tmp").unwrap();
+    let server = Server::start_in(&directory.path().join("data"));
+    let id = server.create();
+    assert_eq!(server.run(&["exec", &id, "--", "true"]).code, 0);
+    let waiting = server.command(&["exec", &id, "--", "sleep", "600"]).stderr(std::process::Stdio::null()).spawn();
+    let data_dir = server.data_dir.to_str().unwrap().to_owned();
+    assert_eq!(server.end(), 0);
+    assert_ne!(waiting.unwrap().wait().unwrap().code(), Some(0), "whoever waited is told");
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains(&data_dir), "mounts are left");
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let of_ours = |path: &std::path::Path| {
+        fs::read(path.join("cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(&data_dir))
+    };
+    let left: Vec<_> = processes.map(|entry| entry.path()).filter(|path| of_ours(path)).collect();
+    assert!(left.is_empty(), "processes are left: {left:?}");
+}
