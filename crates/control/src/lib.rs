@@ -1,6 +1,15 @@
-//! What the platform does: one file per operation, one driver per sandbox. Knows nothing of HTTP.
+//! What the platform does: one file per operation, one driver per sandbox. It knows no HTTP, and no caller.
 
+mod boot;
+mod channel;
+mod clock;
+mod driver;
+mod errors;
+mod executions;
+mod operations;
+mod output;
 mod platform;
+mod registry;
 mod stream;
 
 pub use platform::{Config, Platform};

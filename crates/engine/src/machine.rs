@@ -91,7 +91,6 @@ pub struct ChannelEnds {
 const FIFO_BYTES: usize = 1 << 20;
 
 impl Machine {
-    #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
         uid: Uid,
         dirs: SandboxDirs,
@@ -189,6 +188,11 @@ impl Machine {
     /// Connects to a port of the guest.
     pub async fn dial(&self, port: u16) -> Result<tokio::net::TcpStream> {
         self.dialer.dial(&self.outer, self.address(), port).await
+    }
+
+    /// TCP connections between the server and the guest; a capture of memory resets them.
+    pub async fn outside_connections(&self) -> Result<u32> {
+        self.dialer.count(&self.outer).await
     }
 
     fn address(&self) -> Ipv4Addr {

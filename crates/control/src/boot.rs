@@ -1,0 +1,147 @@
+//! Gives a reserved sandbox its machine: build, start or restore, bind, drive.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use remuda_engine::{Limits, MachineSpec, MemoryImage};
+use remuda_guest_proto::{Bind, Bound, Request, ResumeAt};
+use remuda_types::limits::{CPUS_DEFAULT, PROCESSES_DEFAULT};
+use remuda_types::{Error, ErrorCode, ExecutionId, SandboxState, SnapshotId};
+
+use crate::channel::Channel;
+use crate::clock::{RunningClock, entropy, id_entropy, now_unix_ms};
+use crate::driver::{Driver, Live};
+use crate::executions::{CarriedExecution, ExecutionCell};
+use crate::operations::execute;
+use crate::platform::Platform;
+use crate::registry::SandboxCell;
+
+/// What a machine is filled with.
+pub(crate) enum Life {
+    /// Fresh processes.
+    Fresh {
+        /// The snapshot whose files it stands on, if any.
+        snapshot: Option<SnapshotId>,
+    },
+    /// A captured machine.
+    Restored {
+        /// Which snapshot it is.
+        snapshot: SnapshotId,
+        /// Its memory.
+        image: Arc<MemoryImage>,
+        /// Executions that ran in it.
+        carried: Vec<CarriedExecution>,
+    },
+}
+
+/// Effects asked of agents are numbered once for the whole server, so that no two are ever taken for one.
+static NEXT_EFFECT: AtomicU64 = AtomicU64::new(1);
+
+/// A number for an effect.
+pub(crate) fn next_effect() -> u64 {
+    NEXT_EFFECT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Boots a reserved sandbox. On failure everything of it is removed, its record says why, and it is over.
+pub(crate) async fn boot(platform: &Platform, cell: &Arc<SandboxCell>, life: Life) -> Result<(), Error> {
+    // Held against a removal that comes while it boots: that one waits and then finds what there is.
+    let _booting = cell.removing.lock().await;
+    if let Err(e) = try_boot(platform, cell, life).await {
+        platform.tear_down_failed(cell, &e).await;
+        return Err(e);
+    }
+    Ok(())
+}
+
+async fn try_boot(platform: &Platform, cell: &Arc<SandboxCell>, life: Life) -> Result<(), Error> {
+    let failed = |e| crate::errors::engine(&cell.id, e);
+    let spec = MachineSpec {
+        uid: cell.uid.clone(),
+        layers: cell.layers.iter().map(ToString::to_string).collect(),
+        limits: Limits { memory_bytes: u64::from(cell.memory_mib) << 20, cpus: CPUS_DEFAULT },
+    };
+    let machine = platform.engine().build(&spec).await.map_err(failed)?;
+    let channel = Channel::start(machine.open_channel().map_err(failed)?);
+    let (snapshot, carried) = match life {
+        Life::Fresh { snapshot } => {
+            machine.start().await.map_err(failed)?;
+            (snapshot, Vec::new())
+        }
+        Life::Restored { snapshot, image, carried } => {
+            let files = tokio::task::spawn_blocking(move || image.open()).await;
+            let files = files.map_err(|e| Error::new(ErrorCode::Internal, "a task ended").cause(e))?;
+            machine.restore(files.map_err(failed)?).await.map_err(failed)?;
+            (Some(snapshot), carried)
+        }
+    };
+    let live = Arc::new(Live { machine, channel, clock: RunningClock::started() });
+    // Before the agent may say a word: where the output of what already runs in there goes.
+    let mut branched = Vec::new();
+    for carried in &carried {
+        let id = ExecutionId::from_entropy(id_entropy()?);
+        let execution = ExecutionCell::branched(id, cell.id.clone(), carried);
+        live.channel.attach_execution(carried.channel, execution.clone());
+        branched.push(execution);
+    }
+    let bind = Bind {
+        sandbox: cell.id.to_string(),
+        uid: cell.uid.to_string(),
+        hostname: cell.id.slot.to_string(),
+        machine_id: hex(&entropy::<16>()?),
+        snapshot: snapshot.map(|s| s.to_string()),
+        now_unix_ms: now_unix_ms(),
+        executions: carried.iter().map(|c| ResumeAt { channel: c.channel, have: c.have() }).collect(),
+        processes_max: PROCESSES_DEFAULT,
+    };
+    // The agent dies with the machine: an end is known at once, not after the time-out.
+    let bound = tokio::select! {
+        bound = live.channel.bind(bind) => bound.map_err(|e| crate::errors::channel(&cell.id, e))?,
+        _ = live.machine.ended() => {
+            return Err(Error::new(ErrorCode::EngineFailed, format!("the processes of {} ended at once", cell.id)));
+        }
+    };
+    adopt(&live, cell, &bound, branched).await?;
+    let driver = Driver::start(cell.id.clone(), live.clone(), cell.executions.clone(), cell.status.clone());
+    if cell.running.set((live, driver)).is_err() {
+        return Err(Error::new(ErrorCode::Internal, format!("{} was started twice", cell.id)));
+    }
+    debug_assert_eq!(cell.state(), SandboxState::Running);
+    Ok(())
+}
+
+/// Takes over the executions that came with the machine; what the agent knows and nobody carried is forgotten.
+async fn adopt(
+    live: &Arc<Live>,
+    cell: &SandboxCell,
+    bound: &Bound,
+    branched: Vec<Arc<ExecutionCell>>,
+) -> Result<(), Error> {
+    for execution in branched {
+        if bound.executions.iter().any(|report| report.channel == execution.channel) {
+            cell.executions.admit(execution.clone())?;
+            execute::mind(live.clone(), execution, None);
+        } else {
+            live.channel.detach(execution.channel);
+            execution.sandbox_ended(false);
+            cell.executions.admit(execution)?;
+        }
+    }
+    for report in &bound.executions {
+        let known = cell.executions.list().iter().any(|e| e.pid == Some(report.pid));
+        if !known && !report.running {
+            let forgotten = live.channel.call(Request::Forget { channel: report.channel }).await;
+            forgotten.map_err(|e| crate::errors::channel(&cell.id, e))?;
+        }
+    }
+    Ok(())
+}
+
+/// Lower-case hex.
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::new(), |mut text, b| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{b:02x}");
+        text
+    })
+}

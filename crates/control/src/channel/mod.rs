@@ -1,0 +1,284 @@
+//! The host's side of the control channel of one machine.
+//!
+//! Two tasks own the two FIFOs. The reader takes in whatever the guest says and believes none of it; the first frame
+//! that makes no sense breaks the channel for good. The writer sends one frame after another and can be silenced at a
+//! frame boundary, which is what every pause and capture needs: what is written into a channel while its guest stands
+//! still would be answered by every copy.
+
+mod intake;
+mod reader;
+mod writer;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use remuda_engine::ChannelEnds;
+use remuda_guest_proto::{AgentError, Bind, Bound, Frame, Kind, Reply, ReplyResult, Request};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+
+pub(crate) use intake::{Download, Feed, Upload, UploadError};
+
+use crate::executions::ExecutionCell;
+use intake::{Incoming, UploadWindow};
+use writer::Order;
+
+/// Frames that wait for the writer. Callers wait beyond it.
+const ORDERS_MAX: usize = 64;
+/// How long an agent may take to fall silent. It only has to finish a frame; a machine under load is slow.
+const QUIESCE_WAIT_MAX: Duration = Duration::from_secs(15);
+/// How long a bound agent may take. A restored machine faults its pages in first.
+const BIND_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Why a call on the channel brought no answer.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum ChannelError {
+    /// The agent says no.
+    #[error("{}", .0.message)]
+    Agent(AgentError),
+    /// The channel is broken: the guest wrote something that makes no sense, or its FIFO failed.
+    #[error("the control channel broke: {0}")]
+    Broken(String),
+    /// No answer came in time.
+    #[error("the agent did not answer within {} s", .0.as_secs())]
+    Silent(Duration),
+    /// The machine or the server is ending.
+    #[error("the control channel is closed")]
+    Closed,
+}
+
+/// A machine's control channel. Clones share one; when the last is dropped both tasks end.
+#[derive(Debug, Clone)]
+pub(crate) struct Channel {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    orders: mpsc::Sender<Order>,
+    next_channel: AtomicU32,
+    intake: Mutex<Intake>,
+    urgent: Arc<Urgent>,
+    broken: watch::Sender<Option<String>>,
+    closing: tokio_util::sync::CancellationToken,
+}
+
+/// What the writer sends ahead of everything else. It needs no room in the queue, so that the reader never waits for
+/// the writer.
+#[derive(Debug, Default)]
+struct Urgent {
+    news: Mutex<News>,
+    waiting: Notify,
+}
+
+#[derive(Debug, Default)]
+struct News {
+    /// Bytes consumed on each channel since it began.
+    credits: HashMap<u32, u64>,
+    /// Channels whose caller went away.
+    abandoned: Vec<u32>,
+}
+
+impl Urgent {
+    fn tell(&self, change: impl FnOnce(&mut News)) {
+        change(&mut self.news.lock().unwrap_or_else(PoisonError::into_inner));
+        self.waiting.notify_one();
+    }
+
+    fn take(&self) -> News {
+        std::mem::take(&mut self.news.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Who waits for what the guest says.
+#[derive(Debug, Default)]
+struct Intake {
+    calls: HashMap<u32, oneshot::Sender<ReplyResult>>,
+    channels: HashMap<u32, Incoming>,
+    windows: HashMap<u32, Arc<UploadWindow>>,
+    quiesced: Option<oneshot::Sender<()>>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.closing.cancel();
+    }
+}
+
+/// Proof that the agent is at a frame boundary and says nothing. It goes on when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Silence {
+    _open: oneshot::Sender<()>,
+}
+
+impl Channel {
+    /// Starts the two tasks on a machine's FIFOs. Nothing is said before [`Channel::bind`].
+    pub(crate) fn start(ends: ChannelEnds) -> Channel {
+        let (orders, inbox) = mpsc::channel(ORDERS_MAX);
+        let shared = Arc::new(Shared {
+            orders,
+            next_channel: AtomicU32::new(1),
+            intake: Mutex::default(),
+            urgent: Arc::default(),
+            broken: watch::Sender::new(None),
+            closing: tokio_util::sync::CancellationToken::new(),
+        });
+        let pen = writer::Pen { fifo: ends.to_guest, inbox, urgent: shared.urgent.clone() };
+        tokio::spawn(writer::run(pen, Arc::downgrade(&shared), shared.closing.clone()));
+        tokio::spawn(reader::run(ends.from_guest, Arc::downgrade(&shared), shared.closing.clone()));
+        Channel { shared }
+    }
+
+    /// Tells the agent who it is. New channel numbers begin above those it already uses.
+    pub(crate) async fn bind(&self, bind: Bind) -> Result<Bound, ChannelError> {
+        match self.call_within(Request::Bind(bind), BIND_WAIT_MAX).await? {
+            Reply::Bound(bound) => {
+                let taken = bound.executions.iter().map(|e| e.channel).max().unwrap_or(0);
+                self.shared.next_channel.fetch_max(taken.saturating_add(1), Ordering::Relaxed);
+                Ok(bound)
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// A call and its answer. Waits as long as the machine lives: how long a guest takes is its own affair.
+    pub(crate) async fn call(&self, request: Request) -> Result<Reply, ChannelError> {
+        self.call_on(self.new_channel(), request).await
+    }
+
+    /// A call and its answer, but not for ever.
+    pub(crate) async fn call_within(&self, request: Request, wait: Duration) -> Result<Reply, ChannelError> {
+        tokio::time::timeout(wait, self.call(request)).await.unwrap_or(Err(ChannelError::Silent(wait)))
+    }
+
+    /// A number for a new call; data that belongs to the call travels under it too.
+    pub(crate) fn new_channel(&self) -> u32 {
+        self.shared.next_channel.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A call under a number that was taken before, so that its channel could be registered first.
+    pub(crate) async fn call_on(&self, channel: u32, request: Request) -> Result<Reply, ChannelError> {
+        let (tell, told) = oneshot::channel();
+        self.intake().calls.insert(channel, tell);
+        let _forget = Forget { shared: &self.shared, channel };
+        let payload = serde_json::to_vec(&request).map_err(|e| ChannelError::Broken(e.to_string()))?;
+        self.send(Frame::new(Kind::Request, channel, payload)).await?;
+        tokio::select! {
+            answer = told => match answer {
+                Ok(Ok(reply)) => Ok(reply),
+                Ok(Err(refusal)) => Err(ChannelError::Agent(refusal)),
+                Err(_) => Err(self.end()),
+            },
+            () = self.broken() => Err(self.end()),
+        }
+    }
+
+    /// Registers where an execution's output goes, before it is spawned or taken over.
+    pub(crate) fn attach_execution(&self, channel: u32, execution: Arc<ExecutionCell>) {
+        self.intake().channels.insert(channel, Incoming::Execution(execution));
+    }
+
+    /// Forgets a channel that will bring nothing more.
+    pub(crate) fn detach(&self, channel: u32) {
+        self.intake().channels.remove(&channel);
+    }
+
+    /// Brings the agent to a frame boundary and keeps it there until the result is dropped. `sync` asks it to flush
+    /// its file system first.
+    pub(crate) async fn quiesce(&self, sync: bool) -> Result<Silence, ChannelError> {
+        let (reached, quiesced) = oneshot::channel();
+        self.intake().quiesced = Some(reached);
+        let (open, opened) = oneshot::channel();
+        self.shared.orders.send(Order::Quiesce { sync, opened }).await.map_err(|_| self.end())?;
+        let silence = Silence { _open: open };
+        tokio::select! {
+            answer = tokio::time::timeout(QUIESCE_WAIT_MAX, quiesced) => match answer {
+                Ok(Ok(())) => Ok(silence),
+                Ok(Err(_)) => Err(self.end()),
+                Err(_) => Err(ChannelError::Silent(QUIESCE_WAIT_MAX)),
+            },
+            () = self.broken() => Err(self.end()),
+        }
+    }
+
+    /// Waits until the channel is broken; for ever if it never is.
+    pub(crate) async fn broken(&self) {
+        let mut broken = self.shared.broken.subscribe();
+        if broken.wait_for(Option::is_some).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// What broke it.
+    pub(crate) fn why_broken(&self) -> Option<String> {
+        self.shared.broken.borrow().clone()
+    }
+
+    async fn send(&self, frame: Frame) -> Result<(), ChannelError> {
+        self.shared.orders.send(Order::Frame(frame)).await.map_err(|_| self.end())
+    }
+
+    fn end(&self) -> ChannelError {
+        self.why_broken().map_or(ChannelError::Closed, ChannelError::Broken)
+    }
+
+    fn intake(&self) -> MutexGuard<'_, Intake> {
+        self.shared.intake()
+    }
+}
+
+impl Shared {
+    // A panic while the lock was held leaves maps that are still whole.
+    fn intake(&self) -> MutexGuard<'_, Intake> {
+        self.intake.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the guest how much of its data was taken in.
+    fn credit(&self, channel: u32, consumed: u64) {
+        self.urgent.tell(|news| {
+            news.credits.insert(channel, consumed);
+        });
+    }
+
+    /// Tells the guest that nobody waits for a transfer any more.
+    fn abandon(&self, channel: u32) {
+        self.urgent.tell(|news| news.abandoned.push(channel));
+    }
+
+    fn break_off(&self, why: String) {
+        self.broken.send_if_modified(|broken| {
+            let first = broken.is_none();
+            if first {
+                *broken = Some(why);
+            }
+            first
+        });
+        // Whoever waits for an answer learns at once that none will come.
+        let mut intake = self.intake();
+        intake.calls.clear();
+        intake.channels.clear();
+        for window in intake.windows.drain().map(|(_, window)| window) {
+            window.close();
+        }
+        intake.quiesced = None;
+    }
+}
+
+/// Takes a call's entry away when its caller goes, answered or not.
+struct Forget<'a> {
+    shared: &'a Shared,
+    channel: u32,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.shared.intake().calls.remove(&self.channel);
+    }
+}
+
+/// An answer of another kind than the question.
+pub(crate) fn unexpected(reply: &Reply) -> ChannelError {
+    let text = format!("{reply:?}");
+    ChannelError::Broken(format!("an answer of the wrong kind: {}", text.chars().take(80).collect::<String>()))
+}

@@ -1,0 +1,266 @@
+//! The driver: the one task that a sandbox's state belongs to.
+//!
+//! It takes short commands from a queue, and watches for the end of the machine's processes and for a broken channel.
+//! Long work (a capture, a restore, a removal) belongs to operations, which ask the driver and tell it when they are
+//! done. `stop` does not queue: it goes ahead of everything. What each state takes is decided in [`admission`].
+
+pub(crate) mod admission;
+
+use std::sync::Arc;
+
+use remuda_engine::{Death, Machine};
+use remuda_types::{Error, ErrorCode, SandboxId, SandboxState};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+
+use crate::channel::{Channel, Silence};
+use crate::clock::{RunningClock, now_unix_ms};
+use crate::executions::Executions;
+use admission::{Admission, Command, Refusal};
+
+/// Commands that wait for a driver. Callers wait beyond it.
+const COMMANDS_MAX: usize = 64;
+
+/// What everybody may see of a sandbox's state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Status {
+    pub(crate) state: SandboxState,
+    pub(crate) reason: Option<String>,
+    pub(crate) ended_at_ms: Option<i64>,
+}
+
+impl Status {
+    pub(crate) fn starting() -> Self {
+        Status { state: SandboxState::Starting, reason: None, ended_at_ms: None }
+    }
+}
+
+/// A machine that was given life, and what reaches into it.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) machine: Machine,
+    pub(crate) channel: Channel,
+    pub(crate) clock: RunningClock,
+}
+
+/// Asks one sandbox's driver. Clones ask the same one.
+#[derive(Debug, Clone)]
+pub(crate) struct Driver {
+    commands: mpsc::Sender<Ask>,
+    stop: Arc<Notify>,
+    status: Arc<watch::Sender<Status>>,
+}
+
+struct Ask {
+    command: Command,
+    reply: oneshot::Sender<Result<(), Error>>,
+}
+
+/// The right to read a sandbox for a capture. Nothing else is done to it meanwhile, but for a stop.
+#[derive(Debug)]
+pub(crate) struct CaptureLease {
+    commands: mpsc::Sender<Ask>,
+    /// Whether it was paused, and so is silent already.
+    pub(crate) was_paused: bool,
+}
+
+impl Drop for CaptureLease {
+    fn drop(&mut self) {
+        let (reply, _) = oneshot::channel();
+        let end = Ask { command: Command::EndCapture, reply };
+        if let Err(mpsc::error::TrySendError::Full(end)) = self.commands.try_send(end) {
+            let commands = self.commands.clone();
+            tokio::spawn(async move { commands.send(end).await });
+        }
+    }
+}
+
+impl Driver {
+    /// Starts the driver of a machine that is bound and runs.
+    pub(crate) fn start(
+        id: SandboxId,
+        live: Arc<Live>,
+        executions: Arc<Executions>,
+        status: Arc<watch::Sender<Status>>,
+    ) -> Driver {
+        let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
+        let stop = Arc::new(Notify::new());
+        let admission = Admission::running();
+        let task = Task { id, live, executions, admission, status: status.clone(), stop: stop.clone(), silence: None };
+        task.publish(None);
+        tokio::spawn(task.run(inbox));
+        Driver { commands, stop, status }
+    }
+
+    /// Halts the guest. Already paused is fine.
+    pub(crate) async fn pause(&self) -> Result<(), Error> {
+        self.ask(Command::Pause).await
+    }
+
+    /// Lets the guest go on. Already running is fine.
+    pub(crate) async fn resume(&self) -> Result<(), Error> {
+        self.ask(Command::Resume).await
+    }
+
+    /// Reserves the sandbox for a capture.
+    pub(crate) async fn begin_capture(&self) -> Result<CaptureLease, Error> {
+        self.ask(Command::BeginCapture).await?;
+        let was_paused = self.status.borrow().state == SandboxState::Paused;
+        Ok(CaptureLease { commands: self.commands.clone(), was_paused })
+    }
+
+    /// Fences the sandbox: from now on nothing is taken but the word that its removal is complete. Returns once its
+    /// processes were told to end.
+    pub(crate) async fn stop(&self) {
+        let mut status = self.status.subscribe();
+        self.stop.notify_one();
+        let fenced = |s: &Status| matches!(s.state, SandboxState::Stopping | SandboxState::Gone);
+        // The driver ends only after it has fenced.
+        let _ = status.wait_for(fenced).await;
+    }
+
+    async fn ask(&self, command: Command) -> Result<(), Error> {
+        let (reply, answer) = oneshot::channel();
+        let ended = || Error::new(ErrorCode::WrongState, "the sandbox is ending");
+        self.commands.send(Ask { command, reply }).await.map_err(|_| ended())?;
+        answer.await.map_err(|_| ended())?
+    }
+}
+
+struct Task {
+    id: SandboxId,
+    live: Arc<Live>,
+    executions: Arc<Executions>,
+    admission: Admission,
+    status: Arc<watch::Sender<Status>>,
+    stop: Arc<Notify>,
+    /// Held while paused: nothing may be written into the channel of a machine that stands still.
+    silence: Option<Silence>,
+}
+
+impl Task {
+    async fn run(mut self, mut inbox: mpsc::Receiver<Ask>) {
+        let live = self.live.clone();
+        let mut alive = true;
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stop.notified() => return self.fence(),
+                death = live.machine.ended(), if alive => {
+                    alive = false;
+                    self.died(death, None);
+                }
+                () = live.channel.broken(), if alive => {
+                    alive = false;
+                    // Without its channel nobody can say what goes on in there: it is ended, and its files kept.
+                    let why = live.channel.why_broken();
+                    if let Err(e) = live.machine.kill() {
+                        tracing::error!("failed to end {}: {e}", self.id);
+                    }
+                    let death = live.machine.ended().await;
+                    self.died(death, why);
+                }
+                ask = inbox.recv() => match ask {
+                    Some(ask) => {
+                        let stop = self.stop.clone();
+                        tokio::select! {
+                            biased;
+                            // `notify_one` keeps its permit, so a stop that comes first is not lost.
+                            () = stop.notified() => return self.fence(),
+                            result = self.obey(ask.command) => drop(ask.reply.send(result)),
+                        }
+                    }
+                    None => return,
+                },
+            }
+        }
+    }
+
+    async fn obey(&mut self, command: Command) -> Result<(), Error> {
+        let mut after = self.admission;
+        after.command(command).map_err(|refusal| self.refuse(command, refusal))?;
+        let changed = after.state() != self.admission.state();
+        let Live { machine, channel, clock } = &*self.live;
+        match command {
+            Command::Pause if changed => {
+                // With its files flushed, so that a capture of files alone finds them while it stands still.
+                let silence = channel.quiesce(true).await.map_err(|e| crate::errors::channel(&self.id, e))?;
+                machine.pause().await.map_err(|e| crate::errors::engine(&self.id, e))?;
+                clock.pause();
+                self.silence = Some(silence);
+            }
+            Command::Resume if changed => {
+                machine.resume().await.map_err(|e| crate::errors::engine(&self.id, e))?;
+                clock.resume();
+                self.silence = None;
+            }
+            _ => {}
+        }
+        self.admission = after;
+        if changed {
+            self.publish(None);
+        }
+        Ok(())
+    }
+
+    fn refuse(&self, command: Command, refusal: Refusal) -> Error {
+        let word = match command {
+            Command::Pause => "paused",
+            Command::Resume => "resumed",
+            Command::BeginCapture | Command::EndCapture => "captured",
+            Command::Stop => "removed",
+        };
+        match refusal {
+            Refusal::Capturing if command == Command::BeginCapture => {
+                Error::new(ErrorCode::SnapshotInProgress, format!("another capture of {} is under way", self.id))
+                    .remedy("wait for it to end, and try again")
+            }
+            Refusal::Capturing => {
+                Error::new(ErrorCode::SnapshotInProgress, format!("{} cannot be {word} while it is captured", self.id))
+                    .remedy("wait for the capture to end, and try again")
+            }
+            Refusal::WrongState(state) => {
+                let message = format!("{} is {state} and cannot be {word}", self.id);
+                let error = Error::new(ErrorCode::WrongState, message).detail("state", state.to_string());
+                match self.status.borrow().reason.clone() {
+                    Some(reason) => error.cause(reason),
+                    None => error,
+                }
+            }
+        }
+    }
+
+    fn died(&mut self, death: Death, broken: Option<String>) {
+        let out_of_memory = death == Death::OutOfMemory;
+        let reason = match (out_of_memory, broken) {
+            (true, _) => "it ran out of memory: the kernel killed it at its limit".to_owned(),
+            (false, Some(why)) => format!("it was ended because its control channel broke: {why}"),
+            (false, None) => "its processes on the host ended unasked".to_owned(),
+        };
+        tracing::warn!("{} died: {reason}", self.id);
+        self.silence = None;
+        self.executions.sandbox_ended(out_of_memory);
+        self.admission.died();
+        self.publish(Some(reason));
+    }
+
+    /// The last thing a driver does. Whoever asked to stop tears the machine down.
+    fn fence(mut self) {
+        // Refused only when it is fenced already.
+        let _ = self.admission.command(Command::Stop);
+        if let Err(e) = self.live.machine.kill() {
+            tracing::error!("failed to kill the processes of {}: {e}", self.id);
+        }
+        self.publish(None);
+    }
+
+    fn publish(&self, reason: Option<String>) {
+        let state = self.admission.state();
+        self.status.send_modify(|status| {
+            status.state = state;
+            if reason.is_some() {
+                status.reason = reason;
+                status.ended_at_ms = Some(now_unix_ms());
+            }
+        });
+    }
+}

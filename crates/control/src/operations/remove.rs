@@ -1,0 +1,67 @@
+//! remove: fence → kill and wait → unmount, remove → collect layers nobody stands on any more.
+
+use std::sync::Arc;
+
+use remuda_types::wire::{Removal, RemovalResult};
+use remuda_types::{Error, ErrorCode, SandboxId, SandboxState};
+
+use crate::clock::now_unix_ms;
+use crate::platform::Platform;
+use crate::registry::SandboxCell;
+
+pub(crate) async fn remove(platform: &Platform, id: &SandboxId) -> Result<Removal, Error> {
+    let cell = platform.registry().known(id)?;
+    // Fenced before anything else, also before a boot that is under way lets go of the lock.
+    if let Some((_, driver)) = cell.running.get() {
+        driver.stop().await;
+    }
+    let _removing = cell.removing.lock().await;
+    if cell.is_over() {
+        let ended_at_ms = cell.status.borrow().ended_at_ms.unwrap_or_default();
+        return Ok(Removal {
+            id: id.clone(),
+            result: RemovalResult::AlreadyAbsent,
+            ended_at_ms,
+            processes_gone: true,
+            files_gone: true,
+            bytes_reclaimed: 0,
+        });
+    }
+    // It may have come up while the lock was waited for.
+    if let Some((live, driver)) = cell.running.get() {
+        driver.stop().await;
+        live.machine.both_ended().await;
+    }
+    let torn = platform.engine().tear_down(&cell.uid).await.map_err(|e| {
+        crate::errors::engine(id, e)
+            .remedy("try again; what is left is cleared at the server's next start at the latest")
+    })?;
+    if !torn.processes_gone || !torn.files_gone {
+        return Err(Error::new(ErrorCode::EngineFailed, format!("not everything of {id} could be removed"))
+            .detail("processes_gone", torn.processes_gone)
+            .detail("files_gone", torn.files_gone)
+            .remedy("try again"));
+    }
+    cell.executions.sandbox_ended(false);
+    let ended_at_ms = end(&cell, "it was removed");
+    platform.collect().await;
+    Ok(Removal {
+        id: id.clone(),
+        result: RemovalResult::Removed,
+        ended_at_ms,
+        processes_gone: torn.processes_gone,
+        files_gone: torn.files_gone,
+        bytes_reclaimed: torn.bytes_reclaimed,
+    })
+}
+
+/// Writes down that a sandbox is over. The first reason stays: one that died and was removed later died.
+pub(crate) fn end(cell: &Arc<SandboxCell>, reason: &str) -> i64 {
+    let now = now_unix_ms();
+    cell.status.send_modify(|status| {
+        status.state = SandboxState::Gone;
+        status.reason.get_or_insert_with(|| reason.to_owned());
+        status.ended_at_ms = Some(now);
+    });
+    now
+}
