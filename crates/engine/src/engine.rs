@@ -110,6 +110,9 @@ impl Engine {
         for dir in places.all() {
             crate::dirs::make(&dir)?;
         }
+        // The upper's own mode is that of the guest's root directory.
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&places.upper, open).tried(|| format!("open {} to its guest", places.upper.display()))?;
         let cgroup = self.shared.cgroups.make(spec.uid.as_str(), spec.limits)?;
         let network = self.shared.networks.build(places.net_inner(), places.net_outer()).await?;
         let entrances = cgroup.entrances()?;
