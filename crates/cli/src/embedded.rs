@@ -49,8 +49,12 @@ impl Embedded {
 
     /// Ends it and removes its directory.
     pub async fn end(self) -> anyhow::Result<()> {
-        self.server.end().await;
         let path = self.directory.path().to_owned();
+        if let Err(error) = self.server.end().await {
+            // What holds out is looked at there and swept by the next run.
+            let _ = self.directory.keep();
+            return Err(error.context(format!("the embedded server left something in {}", path.display())));
+        }
         self.directory.close().map_err(|e| {
             Failure::new(NEGATIVE, format!("the embedded server's directory {} could not be removed", path.display()))
                 .cause(e)
@@ -95,7 +99,7 @@ async fn sweep(root: &Path, parts: &Parts) {
         let Ok(data_dir) = DataDir::claim(&path) else { continue };
         let swept = async {
             // Opening finds the sandboxes that are left; ending is what every server does with its own.
-            LocalServer::start(data_dir, parts.clone(), None).await?.end().await;
+            LocalServer::start(data_dir, parts.clone(), None).await?.end().await?;
             Ok::<_, anyhow::Error>(fs::remove_dir_all(&path)?)
         };
         if let Err(error) = swept.await {

@@ -137,17 +137,40 @@ pub fn report(error: &anyhow::Error) -> u8 {
 }
 
 fn explain(error: &anyhow::Error) -> Failure {
-    let known = error.chain().find_map(|e| {
-        e.downcast_ref::<Failure>()
+    // The first that is of a known kind; what stands before it tells where it happened.
+    let known = error.chain().enumerate().find_map(|(depth, e)| {
+        let failure = e
+            .downcast_ref::<Failure>()
             .cloned()
             .or_else(|| e.downcast_ref().map(|e: &ClientError| Failure::from(e)))
             .or_else(|| e.downcast_ref().map(|e: &SetupError| Failure::from(e)))
             .or_else(|| e.downcast_ref().map(|e: &NotReady| Failure::from(e)))
-            .or_else(|| e.downcast_ref().map(|e: &Error| Failure::from(e)))
+            .or_else(|| e.downcast_ref().map(|e: &Error| Failure::from(e)))?;
+        let mut words: Vec<String> = error.chain().take(depth).map(ToString::to_string).collect();
+        words.push(failure.message.clone());
+        Some(Failure { message: words.join(": "), ..failure })
     });
     known.unwrap_or_else(|| {
         let causes: Vec<String> = error.chain().skip(1).map(ToString::to_string).collect();
         let failure = Failure::new(NEGATIVE, error.to_string());
         if causes.is_empty() { failure } else { failure.cause(causes.join(": ")) }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_api_keeps_its_cause_and_remedy_under_a_context() {
+        let error = Error::new(ErrorCode::SlotInUse, "c1 is taken").cause("it lives").remedy("remove it");
+        let outcome = Err::<(), _>(ClientError::Api { status: 409, error: Box::new(error) }).context("branch 2");
+        let failure = explain(&outcome.unwrap_err());
+        assert_eq!(failure.message, "branch 2: c1 is taken (slot_in_use)");
+        assert_eq!(failure.cause.as_deref(), Some("it lives"));
+        assert_eq!(failure.remedy.as_deref(), Some("remove it"));
+        assert_eq!(failure.exit, NEGATIVE);
+    }
 }

@@ -33,7 +33,8 @@ impl LocalServer {
         let unix = match bind(&socket) {
             Ok(listener) => listener,
             Err(e) => {
-                platform.shut_down().await;
+                // Nothing runs yet, so there is nothing that its end could tell beside the error that led here.
+                let _ = platform.shut_down().await;
                 return Err(e).with_context(|| format!("failed to listen on {}", socket.display()));
             }
         };
@@ -50,14 +51,16 @@ impl LocalServer {
         socket_of(self.data_dir.path())
     }
 
-    /// Ends its sandboxes and then itself. Waiting requests are answered, since what they wait for ends too.
-    pub async fn end(mut self) {
+    /// Ends its sandboxes and then itself. Waiting requests are answered, since what they wait for ends too. It ends
+    /// also where something could not be removed; that is the error then.
+    pub async fn end(mut self) -> anyhow::Result<()> {
         self.shutdown.cancel();
-        self.platform.shut_down().await;
+        let ended = self.platform.shut_down().await;
         while self.listeners.join_next().await.is_some() {}
         if let Err(error) = fs::remove_file(self.socket()) {
             tracing::warn!(%error, socket = %self.socket().display(), "the socket could not be removed");
         }
+        Ok(ended?)
     }
 }
 

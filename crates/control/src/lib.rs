@@ -13,4 +13,5 @@ mod registry;
 mod stream;
 
 pub use platform::{Config, Platform};
+pub use remuda_engine::{Fingerprint, Parts};
 pub use stream::{ByteStream, OutputQuery, OutputSlice, WriteOptions};

@@ -46,6 +46,6 @@ pub async fn run(global: &Global, args: &Serve) -> anyhow::Result<u8> {
 
     signals.next().await;
     tracing::info!("asked to end: sandboxes are ended and removed");
-    server.end().await;
+    server.end().await?;
     Ok(DONE)
 }
