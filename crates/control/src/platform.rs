@@ -345,7 +345,7 @@ impl Platform {
         self.registry().tables().snapshot(id_or_name).map(|s| s.show())
     }
 
-    /// Removes a snapshot. Sandboxes restored from it go on, and its layer stays as long as something stands on it.
+    /// Removes a snapshot. Repeating it is fine and says so. Sandboxes restored from it go on, and its layer stays as long as something stands on it.
     ///
     /// # Errors
     /// `snapshot_not_found`; `wrong_state` while it is captured.
@@ -357,8 +357,12 @@ impl Platform {
                 // A fork's own may still be under verification, which then finds it deleted.
                 SnapshotState::Active | SnapshotState::Verifying => inner.shown.state = SnapshotState::Deleted,
                 SnapshotState::Deleted | SnapshotState::Failed => {
-                    let message = format!("snapshot {} is {} already", cell.id, inner.shown.state);
-                    return Err(Error::new(ErrorCode::SnapshotNotFound, message));
+                    return Ok(SnapshotRemoval {
+                        id: cell.id.clone(),
+                        result: RemovalResult::AlreadyAbsent,
+                        bytes_reclaimed: 0,
+                        bytes_still_referenced: 0,
+                    });
                 }
                 state => {
                     let message = format!("snapshot {} is {state}; it can be removed when it is active", cell.id);
@@ -372,6 +376,7 @@ impl Platform {
         let left = tokio::task::spawn_blocking(move || remuda_engine::disk_usage(&layer)).await.unwrap_or(0);
         Ok(SnapshotRemoval {
             id: cell.id.clone(),
+            result: RemovalResult::Removed,
             bytes_reclaimed: of_memory + of_layers,
             bytes_still_referenced: left,
         })

@@ -96,8 +96,8 @@ pub struct Removal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RemovalResult {
-    /// This call ended and removed it.
+    /// This call removed it.
     Removed,
-    /// It had ended before; nothing was done.
+    /// It was gone before; nothing was done.
     AlreadyAbsent,
 }

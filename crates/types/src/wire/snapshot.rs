@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Labels, Sandbox};
+use super::{Labels, RemovalResult, Sandbox};
 use crate::error::Error;
 use crate::ids::{SandboxId, Slot, SnapshotId};
 use crate::states::{SnapshotMode, SnapshotState};
@@ -107,6 +107,8 @@ pub struct SnapshotList {
 pub struct SnapshotRemoval {
     /// Which snapshot.
     pub id: SnapshotId,
+    /// Whether this call removed it or it was gone before.
+    pub result: RemovalResult,
     /// Bytes that were freed.
     pub bytes_reclaimed: u64,
     /// Bytes that stay, since sandboxes or snapshots still stand on its layer.
