@@ -1,0 +1,246 @@
+//! What each frame of the host leads to. Runs on the reader's thread, so nothing here waits: what takes time gets a
+//! thread of its own. Every call is answered, sense or not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use remuda_guest_proto::{AgentError, AgentErrorKind, Frame, Kind, Reply, Request, Spawn, decode_credit};
+
+use crate::agent::{Agent, Place};
+use crate::bind::bind;
+use crate::children::Signalled;
+use crate::effects::Begin;
+use crate::errors::{failed, invalid, reason, refusal, say, shown};
+use crate::execution::{Execution, Target};
+use crate::files;
+use crate::inbox::Ending;
+use crate::launch::launch;
+use crate::limits::{EXECUTION_ID_BYTES_MAX, EXECUTIONS_LIVE_MAX, EXECUTIONS_MAX};
+use crate::outbox::Host;
+use crate::pump::{drain, pump};
+use crate::sync::lock;
+
+/// Carries out a frame.
+pub fn dispatch(agent: &Arc<Agent>, frame: Frame) {
+    let channel = frame.channel;
+    match frame.kind {
+        Kind::Request => request(agent, channel, &frame.payload),
+        Kind::HostData => data(agent, channel, &frame.payload),
+        Kind::HostEnd => end(agent, channel, frame.payload.is_empty()),
+        Kind::HostCredit => match decode_credit(frame.kind, &frame.payload) {
+            Ok(consumed) => credit(agent, channel, consumed),
+            Err(error) => say(format_args!("{error}")),
+        },
+        Kind::Quiesce => {
+            if frame.payload == [1] {
+                rustix::fs::sync();
+            }
+            agent.outbox.quiesce();
+        }
+        Kind::Proceed => agent.outbox.proceed(),
+        kind => say(format_args!("the host sent a frame of kind {kind:?}, which only an agent sends")),
+    }
+}
+
+fn request(agent: &Arc<Agent>, call: u32, payload: &[u8]) {
+    let request = serde_json::from_slice::<Request>(payload);
+    if let Ok(Request::Bind(identity)) = &request {
+        bind(agent, call, identity);
+        return;
+    }
+    let Some(host) = agent.outbox.host() else {
+        say(format_args!("call {call} before a bind is not carried out"));
+        return;
+    };
+    if !agent.outbox.wait_for_room() {
+        say(format_args!("call {call} is not carried out: too many answers wait for the host"));
+        return;
+    }
+    let request = match request {
+        Ok(request) => request,
+        Err(error) => {
+            agent.reply(host, call, &Err(invalid(format!("call {call} makes no sense: {error}"))));
+            return;
+        }
+    };
+    match request {
+        Request::Bind(_) => {}
+        Request::Spawn(spawn) => start(agent, host, call, spawn),
+        Request::Signal { channel, signal } => agent.reply(host, call, &send_signal(agent, channel, signal)),
+        Request::Forget { channel } => agent.reply(host, call, &forget(agent, channel)),
+        Request::Ping => agent.reply(host, call, &Ok(Reply::Done)),
+        Request::DeletedOpenFiles => files::call(agent, host, call, |_| Ok(crate::deleted::sentences())),
+        Request::ReadFile { path, user } => files::read(agent, host, call, path, user),
+        Request::WriteFile { path, user, mode, parents, effect } => {
+            files::write(agent, host, call, files::Write { path, user, mode, parents, effect });
+        }
+        Request::List { path, user, limit } => {
+            files::call(agent, host, call, move |agent| files::list(agent, &path, &user, limit));
+        }
+        Request::Stat { path, user } => files::call(agent, host, call, move |agent| files::stat(agent, &path, &user)),
+        Request::MakeDirectory { path, user, parents } => {
+            files::call(agent, host, call, move |agent| files::make_directory(agent, &path, &user, parents));
+        }
+        Request::Remove { path, user, recursive } => {
+            files::call(agent, host, call, move |agent| files::remove(agent, &path, &user, recursive));
+        }
+    }
+}
+
+/// Data of a channel nobody knows (any more) is dropped: its sender learns the reason from the answer to its call.
+fn data(agent: &Agent, channel: u32, bytes: &[u8]) {
+    if let Some(execution) = agent.execution(channel) {
+        if let Err(sentence) = execution.receive(bytes) {
+            say(format_args!("{sentence}"));
+        }
+    } else if let Some(transfer) = agent.transfers.get(channel)
+        && !transfer.receive(bytes)
+    {
+        say(format_args!("more than the window on channel {channel}: its transfer is broken off"));
+    }
+}
+
+fn end(agent: &Agent, channel: u32, whole: bool) {
+    if let Some(execution) = agent.execution(channel) {
+        execution.end_input();
+    } else if let Some(transfer) = agent.transfers.get(channel) {
+        transfer.end(if whole { Ending::Whole } else { Ending::BrokenOff });
+    }
+}
+
+fn credit(agent: &Agent, channel: u32, consumed: u64) {
+    if let Some(execution) = agent.execution(channel) {
+        execution.acknowledge(consumed);
+    } else if let Some(transfer) = agent.transfers.get(channel) {
+        transfer.credit(consumed);
+    }
+}
+
+/// Takes up a `Spawn`; its thread answers it and then moves the program's pipes.
+fn start(agent: &Arc<Agent>, host: Host, call: u32, spawn: Spawn) {
+    if spawn.execution.len() > EXECUTION_ID_BYTES_MAX {
+        let message = format!("an execution's id has at most {EXECUTION_ID_BYTES_MAX} bytes");
+        agent.reply(host, call, &Err(invalid(message)));
+        return;
+    }
+    let effect = spawn.effect;
+    if !begin_effect(agent, effect, host, call) {
+        return;
+    }
+    let (execution, place) = match admit(agent, call, &spawn) {
+        Ok(admitted) => admitted,
+        Err(error) => {
+            agent.finish_effect(effect, Err(error), false);
+            return;
+        }
+    };
+    let (for_thread, started) = (agent.clone(), execution.clone());
+    let thread = agent.workers.run(move || run(&for_thread, &started, &spawn, place));
+    if let Err(error) = thread {
+        lock(&agent.executions).remove(&execution.channel);
+        let message = format!("there can't be another thread: {error}");
+        agent.finish_effect(effect, Err(refusal(AgentErrorKind::Full, message)), false);
+    }
+}
+
+/// Whether the call must be carried out; else it was or will be answered.
+pub fn begin_effect(agent: &Agent, effect: u64, host: Host, call: u32) -> bool {
+    let begin = lock(&agent.effects).begin(effect, host, call);
+    match begin {
+        Begin::Do => return true,
+        Begin::Wait => {}
+        Begin::Answer(result) => agent.reply(host, call, &result),
+        Begin::TooMany => {
+            let message = format!("too many calls wait for the outcome of effect {effect}");
+            agent.reply(host, call, &Err(refusal(AgentErrorKind::Full, message)));
+        }
+    }
+    false
+}
+
+fn admit(agent: &Agent, call: u32, spawn: &Spawn) -> Result<(Arc<Execution>, Place), AgentError> {
+    let full = |message: String| refusal(AgentErrorKind::Full, message);
+    let place = Place::take(&agent.live_executions, EXECUTIONS_LIVE_MAX)
+        .ok_or_else(|| full(format!("{EXECUTIONS_LIVE_MAX} executions run or have their pipes held by others")))?;
+    let execution = Execution::new(call, spawn.execution.clone(), spawn.stdin)
+        .map_err(|errno| failed("make an execution", errno))
+        .map(Arc::new)?;
+    if agent.transfers.get(call).is_some() {
+        return Err(invalid(format!("channel {call} carries a file")));
+    }
+    let mut executions = lock(&agent.executions);
+    if executions.len() >= EXECUTIONS_MAX {
+        return Err(full(format!("{EXECUTIONS_MAX} executions are kept; forget ended ones")));
+    }
+    if let Some(other) = executions.get(&call) {
+        return Err(invalid(format!("channel {call} belongs to execution {}", shown(&other.id))));
+    }
+    executions.insert(call, execution.clone());
+    Ok((execution, place))
+}
+
+/// The life of an execution's thread.
+fn run(agent: &Agent, execution: &Arc<Execution>, spawn: &Spawn, place: Place) {
+    let ends = match launch(agent, spawn, execution) {
+        Err(error) => {
+            let mut executions = lock(&agent.executions);
+            let listed = execution.never_started();
+            if !listed {
+                executions.remove(&execution.channel);
+            }
+            drop(executions);
+            agent.finish_effect(spawn.effect, Err(error), true);
+            if listed {
+                agent.outbox.offer(execution);
+            }
+            return;
+        }
+        Ok((pid, ends)) => {
+            let early = execution.started(pid);
+            // Before the pipes are read, so that the answer goes out before any output.
+            agent.finish_effect(spawn.effect, Ok(Reply::Spawned { pid }), true);
+            for signal in early {
+                agent.children.signal(pid, signal);
+            }
+            ends
+        }
+    };
+    let held = pump(&agent.outbox, execution, ends, Duration::from_millis(spawn.grace_ms));
+    drain(held);
+    drop(place);
+}
+
+fn send_signal(agent: &Agent, channel: u32, signal: i32) -> Result<Reply, AgentError> {
+    if !(1..=64).contains(&signal) {
+        return Err(invalid(format!("there is no signal {signal}")));
+    }
+    let execution = known(agent, channel)?;
+    match execution.target(signal) {
+        Target::Kept => Ok(Reply::Done),
+        Target::TooMany => Err(refusal(AgentErrorKind::Full, format!("execution {channel} is still being started"))),
+        Target::Group(pid) => match agent.children.signal(pid, signal) {
+            Signalled::Sent => Ok(Reply::Done),
+            Signalled::NobodyLeft => Err(refusal(
+                AgentErrorKind::NotFound,
+                format!("execution {channel} has ended and nothing of its process group is left"),
+            )),
+            Signalled::Refused(errno) => {
+                Err(refusal(AgentErrorKind::Failed, format!("cannot signal execution {channel}: {}", reason(errno))))
+            }
+        },
+    }
+}
+
+fn forget(agent: &Agent, channel: u32) -> Result<Reply, AgentError> {
+    if !known(agent, channel)?.has_ended() {
+        return Err(invalid(format!("execution {channel} has not ended")));
+    }
+    lock(&agent.executions).remove(&channel);
+    Ok(Reply::Done)
+}
+
+fn known(agent: &Agent, channel: u32) -> Result<Arc<Execution>, AgentError> {
+    agent
+        .execution(channel)
+        .ok_or_else(|| refusal(AgentErrorKind::NotFound, format!("there is no execution on channel {channel}")))
+}

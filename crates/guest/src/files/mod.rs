@@ -1,0 +1,98 @@
+//! File calls: each on a thread of its own, as the guest user who counts. Paths are believed to be nothing but bytes
+//! from elsewhere; nothing here blocks on what a path turns out to be.
+
+mod entry;
+mod listing;
+mod read;
+mod remove;
+mod write;
+
+use std::path::{Component, Path};
+use std::sync::Arc;
+
+use remuda_guest_proto::{AgentError, AgentErrorKind, Reply};
+
+use crate::agent::{Agent, Place};
+use crate::errors::{failed_io, invalid, refusal, shown};
+use crate::limits::{FILE_CALLS_MAX, PATH_BYTES_MAX};
+use crate::outbox::Host;
+use crate::user_thread::as_user;
+
+pub use listing::list;
+pub use read::read;
+pub use remove::remove;
+pub use write::{Write, write};
+
+/// A place for one more file call.
+fn place(agent: &Agent) -> Result<Place, AgentError> {
+    Place::take(&agent.live_file_calls, FILE_CALLS_MAX)
+        .ok_or_else(|| refusal(AgentErrorKind::Full, format!("{FILE_CALLS_MAX} file calls are at work")))
+}
+
+/// Runs a job on a thread, which keeps the place until it is done.
+fn on_thread(agent: &Arc<Agent>, job: impl FnOnce(&Agent) + Send + 'static) -> Result<(), AgentError> {
+    let place = place(agent)?;
+    let for_thread = agent.clone();
+    let started = agent.workers.run(move || {
+        job(&for_thread);
+        drop(place);
+    });
+    started.map_err(|error| refusal(AgentErrorKind::Full, format!("there can't be another thread: {error}")))
+}
+
+/// Carries out a call that is answered once and has no data.
+pub fn call(
+    agent: &Arc<Agent>,
+    host: Host,
+    call: u32,
+    act: impl FnOnce(&Agent) -> Result<Reply, AgentError> + Send + 'static,
+) {
+    let started = on_thread(agent, move |agent| agent.reply(host, call, &act(agent)));
+    if let Err(error) = started {
+        agent.reply(host, call, &Err(error));
+    }
+}
+
+/// Tells what a path is.
+pub fn stat(agent: &Agent, path: &str, user: &str) -> Result<Reply, AgentError> {
+    let path = sound(path)?;
+    as_user(agent, user, |_| Ok(Reply::Entry(entry::of(path)?)))
+}
+
+/// Makes a directory.
+pub fn make_directory(agent: &Agent, path: &str, user: &str, parents: bool) -> Result<Reply, AgentError> {
+    let path = sound(path)?;
+    as_user(agent, user, |_| {
+        let made = if parents { std::fs::create_dir_all(path) } else { std::fs::create_dir(path) };
+        made.map_err(|error| failed_io(format!("make the directory {}", named(path)), &error))?;
+        Ok(Reply::Entry(entry::of(path)?))
+    })
+}
+
+/// A path that may be used: absolute, without NUL, not too long.
+fn sound(path: &str) -> Result<&Path, AgentError> {
+    if !path.starts_with('/') {
+        return Err(invalid(format!("{:?} is no absolute path", shown(path))));
+    }
+    if path.len() > PATH_BYTES_MAX {
+        return Err(invalid(format!("a path has at most {PATH_BYTES_MAX} bytes")));
+    }
+    if path.contains('\0') {
+        return Err(invalid("a path holds no NUL byte"));
+    }
+    Ok(Path::new(path))
+}
+
+/// The same, for what can't be the root or end in `..`.
+fn sound_name(path: &str) -> Result<&Path, AgentError> {
+    let path = sound(path)?;
+    match path.components().next_back() {
+        Some(Component::Normal(_)) => Ok(path),
+        _ => Err(invalid(format!("{} names no entry of a directory", named(path)))),
+    }
+}
+
+/// A path as it may stand in a sentence.
+fn named(path: &Path) -> String {
+    shown(&path.to_string_lossy())
+}

@@ -1,0 +1,86 @@
+//! Every limit of the agent, by name. Nothing else belongs here.
+
+/// Executions kept at once, running or ended and not forgotten.
+pub const EXECUTIONS_MAX: usize = 4096;
+
+/// Executions whose program runs or whose pipes somebody still holds: each has a thread.
+pub const EXECUTIONS_LIVE_MAX: usize = 1024;
+
+/// File calls at work at once.
+pub const FILE_CALLS_MAX: usize = 64;
+
+/// Outcomes of effects that are remembered; the oldest goes first.
+pub const EFFECTS_MAX: usize = 4096;
+
+/// Calls that may wait for the outcome of one effect.
+pub const EFFECT_WAITERS_MAX: usize = 16;
+
+/// Length of an execution's id, in bytes.
+pub const EXECUTION_ID_BYTES_MAX: usize = 128;
+
+/// Stretches of one stream in an execution's unacknowledged output. Reached only by a program that changes between its
+/// two outputs every few bytes; its pipes are then left alone as at the window's end.
+pub const OUTPUT_RUNS_MAX: usize = 16 << 10;
+
+/// Bytes of data in one frame of the agent.
+pub const CHUNK_BYTES: usize = 256 << 10;
+
+/// Size asked for the pipes of an execution, in bytes.
+pub const PIPE_BYTES: usize = 1 << 20;
+
+/// First size of a pump's buffer, in bytes; it grows to [`CHUNK_BYTES`] when a read fills it.
+pub const PUMP_BUFFER_BYTES: usize = 16 << 10;
+
+/// File data queued for the channel, in bytes, for all transfers together.
+pub const OUTBOX_DATA_BYTES_MAX: usize = 2 << 20;
+
+/// Frames queued for the channel at which the agent stops taking calls until the host reads.
+pub const OUTBOX_FRAMES_MAX: usize = 4096;
+
+/// Data consumed after which a credit is sent although more is waiting, in bytes.
+pub const CREDIT_STEP_BYTES: u64 = 256 << 10;
+
+/// Signals kept for a program that is being started.
+pub const EARLY_SIGNALS_MAX: usize = 16;
+
+/// Longest path, in bytes.
+pub const PATH_BYTES_MAX: usize = 4096;
+
+/// Links followed at the end of a path that is written.
+pub const LINKS_MAX: usize = 40;
+
+/// Entries of a listing.
+pub const ENTRIES_MAX: usize = 10_000;
+
+/// JSON of a listing, in bytes; a frame holds a little more.
+pub const LISTING_BYTES_MAX: usize = 1 << 20;
+
+/// Depth of directories below one that is removed.
+pub const REMOVE_DEPTH_MAX: usize = 512;
+
+/// How often a tree that is removed may be found filled again.
+pub const REMOVE_ROUNDS_MAX: usize = 1000;
+
+/// Sentences about deleted open files.
+pub const SENTENCES_MAX: usize = 64;
+
+/// Size of a file of `/etc` that the agent reads, in bytes.
+pub const CONFIGURATION_BYTES_MAX: u64 = 4 << 20;
+
+/// Supplementary groups of a user.
+pub const GROUPS_MAX: usize = 1024;
+
+/// Idle threads kept for the next call.
+pub const IDLE_THREADS_MAX: usize = 4;
+
+/// Stack of a thread, in bytes of address space.
+pub const THREAD_STACK_BYTES: usize = 256 << 10;
+
+/// Stack of a child between its making and its exec, in bytes.
+pub const CHILD_STACK_BYTES: usize = 32 << 10;
+
+/// Open files the agent allows itself if the hard limit permits.
+pub const OPEN_FILES_MAX: u64 = 65_536;
+
+/// Diagnostics after which the agent is silent on stderr.
+pub const DIAGNOSTICS_MAX: usize = 10_000;

@@ -1,0 +1,11 @@
+//! The real agent as an ordinary process, with a small host at the other end of its pipes. Must be run as root, since
+//! the agent changes users; touches nothing of this machine's and leaves no process behind.
+
+mod binding;
+mod executions;
+mod files;
+mod host;
+mod nonsense;
+mod output;
+mod quiescing;
+mod stdin;
