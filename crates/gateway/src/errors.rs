@@ -37,8 +37,13 @@ impl IntoResponse for Failure {
         let Failure(error) = self;
         let code = error.code;
         let status = StatusCode::from_u16(code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        if status.is_server_error() {
-            tracing::warn!(%code, message = error.message, cause = error.cause, "request failed");
+        let (message, cause) = (&error.message, &error.cause);
+        match code {
+            ErrorCode::Internal | ErrorCode::EngineFailed | ErrorCode::DiskFull => {
+                tracing::error!(%code, message, cause, "request failed");
+            }
+            // Of the caller, of an application in a guest, or the plain state of a sandbox.
+            _ => tracing::debug!(%code, message, cause, "request refused"),
         }
         let mut response = (status, Json(ErrorBody { error })).into_response();
         response.headers_mut().insert(ERROR_HEADER, HeaderValue::from_static(code.as_str()));

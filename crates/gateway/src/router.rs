@@ -42,11 +42,16 @@ pub fn router(platform: Platform, access: Access) -> Router {
         .layer(SetResponseHeaderLayer::overriding(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")));
     own.merge(application.route_layer(from_fn_with_state(access, authenticate)))
         .layer(CatchPanicLayer::custom(panicked))
-        .layer(TraceLayer::new_for_http().make_span_with(|request: &Request| {
-            // The pattern and not the path: paths and queries of applications may carry secrets.
-            let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
-            tracing::debug_span!("request", method = %request.method(), route)
-        }))
+        .layer(
+            TraceLayer::new_for_http()
+                .make_span_with(|request: &Request| {
+                    // The pattern and not the path: paths and queries of applications may carry secrets.
+                    let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+                    tracing::debug_span!("request", method = %request.method(), route)
+                })
+                // Errors of ours are told where they are made; a status alone, or an application's own, says nothing.
+                .on_failure(()),
+        )
         .with_state(platform)
 }
 
