@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 use rustix::process::Signal;
 
-use crate::world::{Answer, end, remuda, set_up};
+use crate::world::{Answer, end, processes_naming, remuda, set_up};
 
 fn entries(directory: &Path) -> usize {
     fs::read_dir(directory).unwrap().count()
@@ -38,28 +38,59 @@ fn an_embedded_server_goes_with_its_run() {
     assert!(!absent.exists(), "an embedded server makes no data directory where none was");
 }
 
+/// A run in the background that has begun, as its evidence shows.
+fn begun(place: &Path, out: &Path) -> Child {
+    let mut process = remuda()
+        .args(["rodeo", "run", "worker", "--out"])
+        .arg(out)
+        .arg("--data-dir")
+        .arg(place.with_file_name("no-server"))
+        .env("TMPDIR", place)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    while fs::read_dir(out).map_or(0, |found| found.count()) == 0 {
+        assert!(process.try_wait().unwrap().is_none(), "it ended before it had begun");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    process
+}
+
+/// Nothing in the directory of embedded servers, nothing mounted there, no process that knows it.
+fn nothing_is_left(place: &Path) {
+    assert_eq!(entries(place), 0);
+    let place = place.to_str().unwrap();
+    assert!(!fs::read_to_string("/proc/self/mounts").unwrap().contains(place));
+    assert_eq!(processes_naming(place), Vec::<std::path::PathBuf>::new());
+}
+
 #[test]
 fn an_interrupted_run_leaves_nothing_but_its_evidence() {
     set_up();
     let temporary = tempfile::Builder::new().prefix("remuda-test-").tempdir_in("/var/tmp").unwrap();
     let (place, out) = (temporary.path().join("tmp"), temporary.path().join("out"));
     fs::create_dir(&place).unwrap();
-    let mut process = remuda()
-        .args(["rodeo", "run", "worker", "--out"])
-        .arg(&out)
-        .arg("--data-dir")
-        .arg(temporary.path().join("no-server"))
-        .env("TMPDIR", &place)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    // It has begun when its evidence has.
-    while fs::read_dir(&out).map_or(0, |found| found.count()) == 0 {
-        assert!(process.try_wait().unwrap().is_none(), "it ended before it had begun");
+    assert_eq!(end(&mut begun(&place, &out), Signal::TERM), 1);
+    nothing_is_left(&place);
+}
+
+#[test]
+fn what_a_killed_run_left_is_swept_by_the_next_one() {
+    set_up();
+    let temporary = tempfile::Builder::new().prefix("remuda-test-").tempdir_in("/var/tmp").unwrap();
+    let (place, out) = (temporary.path().join("tmp"), temporary.path().join("out"));
+    fs::create_dir(&place).unwrap();
+    let mut killed = begun(&place, &out);
+    // Until a sandbox of it is there to be left.
+    while processes_naming(place.to_str().unwrap()).is_empty() {
+        assert!(killed.try_wait().unwrap().is_none(), "it ended before it had a sandbox");
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    assert_eq!(end(&mut process, Signal::TERM), 1);
-    assert_eq!(entries(&place), 0);
-    assert!(!fs::read_to_string("/proc/self/mounts").unwrap().contains(place.to_str().unwrap()));
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert_eq!(entries(&place), 1, "a killed run leaves its directory");
+    fs::remove_dir_all(&out).unwrap();
+    assert_eq!(end(&mut begun(&place, &out), Signal::TERM), 1);
+    nothing_is_left(&place);
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use crate::world::{Answer, Server, remuda};
+use crate::world::{Answer, Server, processes_naming, remuda};
 
 #[test]
 fn the_key_is_shown_once_and_opens_tcp() {
@@ -54,14 +54,11 @@ fn a_server_that_ends_takes_its_sandboxes_with_it() {
     assert_eq!(server.run(&["exec", &id, "--", "true"]).code, 0);
     let waiting = server.command(&["exec", &id, "--", "sleep", "600"]).stderr(std::process::Stdio::null()).spawn();
     let data_dir = server.data_dir.to_str().unwrap().to_owned();
+    assert!(!processes_naming(&data_dir).is_empty(), "the sandbox's processes are found where it lives");
     assert_eq!(server.end(), 0);
     assert_ne!(waiting.unwrap().wait().unwrap().code(), Some(0), "whoever waited is told");
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     assert!(!mounts.contains(&data_dir), "mounts are left");
-    let processes = fs::read_dir("/proc").unwrap().flatten();
-    let of_ours = |path: &std::path::Path| {
-        fs::read(path.join("cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(&data_dir))
-    };
-    let left: Vec<_> = processes.map(|entry| entry.path()).filter(|path| of_ours(path)).collect();
+    let left = processes_naming(&data_dir);
     assert!(left.is_empty(), "processes are left: {left:?}");
 }

@@ -176,3 +176,13 @@ pub fn read_line(from: &mut impl Read) -> String {
     }
     text(&line)
 }
+
+/// Processes of sandboxes with that text on their command line; `remuda` itself does not count.
+pub fn processes_naming(text: &str) -> Vec<PathBuf> {
+    let named = |path: &Path| {
+        let line = std::fs::read(path.join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        line.contains(text) && !line.starts_with(env!("CARGO_BIN_EXE_remuda"))
+    };
+    std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path()).filter(|path| named(path)).collect()
+}
