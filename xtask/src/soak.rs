@@ -4,9 +4,9 @@
 use anyhow::Context as _;
 use serde_json::Value;
 
-use crate::command::{cargo, number_option, output, program, run as run_shown};
+use crate::command::{cargo, number_option, program, run as run_shown};
 use crate::leftovers::Inventory;
-use crate::project::{Metadata, root};
+use crate::project::Metadata;
 use crate::tools;
 
 /// Comparisons in a row.
@@ -22,29 +22,28 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<bool> {
     run_shown(program(&remuda).arg("setup"))?;
     let evidence = metadata.target.join("soak");
     let mut first: Option<Value> = None;
+    let mut strangers = 0;
     for round in 1..=rounds {
-        let out = evidence.join(format!("{}-{round}", std::process::id()));
-        let told = output(
-            program(&remuda)
-                .args(["rodeo", "run", "worker", "--mode", "memory", "--json", "--out"])
-                .arg(&out)
-                .env("REMUDA_DATA_DIR", root().join("target/soak/no-server"))
-                .env_remove("REMUDA_URL"),
-        )
-        .with_context(|| format!("comparison {round} of {rounds}; evidence: {}", out.display()))?;
-        let told: Value = serde_json::from_slice(&told.stdout).context("the comparison printed no JSON")?;
+        let ended = program(&remuda)
+            .args(["rodeo", "run", "worker", "--mode", "memory", "--json", "--out"])
+            .arg(&evidence)
+            .env("REMUDA_DATA_DIR", evidence.join("no-server"))
+            .env_remove("REMUDA_URL")
+            .output()
+            .context("cannot start the comparison")?;
+        let told: Value = serde_json::from_slice(&ended.stdout).with_context(|| {
+            format!("comparison {round} printed no JSON: {}", String::from_utf8_lossy(&ended.stderr).trim())
+        })?;
         let verdicts = verdicts(&told);
-        println!("   {round}/{rounds}: {verdicts}");
         let expected = first.get_or_insert_with(|| verdicts.clone());
-        anyhow::ensure!(
-            *expected == verdicts,
-            "comparison {round} gave other verdicts than the first; evidence: {}",
-            out.display()
-        );
+        let same = ended.status.success() && *expected == verdicts;
+        // All rounds are run, so that one knows how often it happens.
+        strangers += u32::from(!same);
+        println!("   {round}/{rounds} {}: {verdicts}; evidence: {}", ended.status, told["evidence"]);
     }
     before.nothing_new()?;
-    println!("{rounds} memory comparisons gave the same verdicts");
-    Ok(true)
+    println!("{} of {rounds} memory comparisons gave the same verdicts, the known ones", rounds - strangers);
+    Ok(strangers == 0)
 }
 
 /// What must not differ from one run to the next.
