@@ -11,7 +11,7 @@ use crate::effects::Effects;
 use crate::errors::say;
 use crate::execution::Execution;
 use crate::outbox::{Host, Outbox};
-use crate::process::Inherited;
+use crate::process::{Inherited, release_memory};
 use crate::sync::lock;
 use crate::transfers::Transfers;
 use crate::users::Users;
@@ -39,9 +39,14 @@ pub struct Agent {
     pub live_executions: Arc<AtomicUsize>,
     /// File calls that have a thread.
     pub live_file_calls: Arc<AtomicUsize>,
+    /// Bytes of data that went over the channel since unused memory was given back.
+    pub moved_bytes: AtomicUsize,
     /// Largest number of processes of a guest user, from the last bind.
     pub processes_max: AtomicU32,
 }
+
+/// Data that must have gone over the channel before it is worth to give memory back, in bytes.
+const RELEASE_AFTER_BYTES: usize = 512 << 10;
 
 /// Processes of a guest user before a bind says otherwise.
 const PROCESSES_MAX_DEFAULT: u32 = 512;
@@ -60,6 +65,7 @@ impl Agent {
             workers: Arc::default(),
             live_executions: Arc::default(),
             live_file_calls: Arc::default(),
+            moved_bytes: AtomicUsize::new(0),
             processes_max: AtomicU32::new(PROCESSES_MAX_DEFAULT),
         }
     }
@@ -80,6 +86,19 @@ impl Agent {
     /// The execution of a channel.
     pub fn execution(&self, channel: u32) -> Option<Arc<Execution>> {
         lock(&self.executions).get(&channel).cloned()
+    }
+
+    /// Gives unused memory back, if nothing is at work any more and much was.
+    pub fn rest(&self) {
+        if self.is_idle() && self.moved_bytes.load(Ordering::Relaxed) >= RELEASE_AFTER_BYTES {
+            self.moved_bytes.store(0, Ordering::Relaxed);
+            release_memory();
+        }
+    }
+
+    /// Whether no call and no execution has a thread.
+    pub fn is_idle(&self) -> bool {
+        self.live_executions.load(Ordering::Relaxed) == 0 && self.live_file_calls.load(Ordering::Relaxed) == 0
     }
 
     /// Ends the groups of all executions, for an agent that is about to end itself.

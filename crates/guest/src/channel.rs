@@ -3,6 +3,7 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use remuda_guest_proto::{Frame, FrameError, HEADER_BYTES, Header, Kind, Request, read_frame};
@@ -14,10 +15,6 @@ use crate::agent::Agent;
 use crate::dispatch::dispatch;
 use crate::errors::{reason, say};
 use crate::limits::{CHUNK_BYTES, PUMP_BUFFER_BYTES};
-use crate::process::release_memory;
-
-/// Written bytes after which unused memory is given back as soon as there is nothing more to write.
-const RELEASE_AFTER_BYTES: usize = 8 << 20;
 
 /// Pause before another attempt on a channel whose other end is gone, which a FIFO opened for both never is.
 const RETRY: Duration = Duration::from_millis(500);
@@ -124,17 +121,14 @@ impl Read for Input {
 /// The writer's life.
 pub fn write_all(agent: Arc<Agent>) {
     let mut buffer = Vec::new();
-    let mut written = 0;
     loop {
         let frame = agent.outbox.next_now(&mut buffer).unwrap_or_else(|| {
-            if written >= RELEASE_AFTER_BYTES {
-                written = 0;
+            if agent.is_idle() {
                 buffer = Vec::new();
-                release_memory();
             }
             agent.outbox.next(&mut buffer)
         });
-        written += frame.payload.len();
+        agent.moved_bytes.fetch_add(frame.payload.len(), Ordering::Relaxed);
         if let Err(error) = write(&frame) {
             say(format_args!("cannot write to the channel: {error}"));
             if !agent.inherited.is_init {

@@ -2,6 +2,7 @@
 //! thread of its own. Every call is answered, sense or not.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use remuda_guest_proto::{AgentError, AgentErrorKind, Frame, Kind, Reply, Request, Spawn, decode_credit};
@@ -15,7 +16,7 @@ use crate::execution::{Execution, Target};
 use crate::files;
 use crate::inbox::Ending;
 use crate::launch::launch;
-use crate::limits::{EXECUTION_ID_BYTES_MAX, EXECUTIONS_LIVE_MAX, EXECUTIONS_MAX};
+use crate::limits::{EXECUTION_ID_BYTES_MAX, EXECUTIONS_LIVE_MAX, EXECUTIONS_MAX, PUMP_BUFFER_BYTES};
 use crate::outbox::Host;
 use crate::pump::{drain, pump};
 use crate::sync::lock;
@@ -89,9 +90,12 @@ fn request(agent: &Arc<Agent>, call: u32, payload: &[u8]) {
 
 /// Data of a channel nobody knows (any more) is dropped: its sender learns the reason from the answer to its call.
 fn data(agent: &Agent, channel: u32, bytes: &[u8]) {
+    agent.moved_bytes.fetch_add(bytes.len(), Ordering::Relaxed);
     if let Some(execution) = agent.execution(channel) {
-        if let Err(sentence) = execution.receive(bytes) {
-            say(format_args!("{sentence}"));
+        match execution.receive(bytes) {
+            Ok(true) => agent.outbox.offer(&execution),
+            Ok(false) => {}
+            Err(sentence) => say(format_args!("{sentence}")),
         }
     } else if let Some(transfer) = agent.transfers.get(channel)
         && !transfer.receive(bytes)
@@ -118,8 +122,10 @@ fn credit(agent: &Agent, channel: u32, consumed: u64) {
 
 /// Takes up a `Spawn`; its thread answers it and then moves the program's pipes.
 fn start(agent: &Arc<Agent>, host: Host, call: u32, spawn: Spawn) {
-    if spawn.execution.len() > EXECUTION_ID_BYTES_MAX {
-        let message = format!("an execution's id has at most {EXECUTION_ID_BYTES_MAX} bytes");
+    let sound = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
+    if spawn.execution.len() > EXECUTION_ID_BYTES_MAX || !spawn.execution.bytes().all(sound) {
+        // All of them must fit into the answer to a bind.
+        let message = format!("an execution's id is at most {EXECUTION_ID_BYTES_MAX} plain characters");
         agent.reply(host, call, &Err(invalid(message)));
         return;
     }
@@ -205,6 +211,8 @@ fn run(agent: &Agent, execution: &Arc<Execution>, spawn: &Spawn, place: Place) {
             ends
         }
     };
+    // What starting one leaves behind counts as well.
+    agent.moved_bytes.fetch_add(PUMP_BUFFER_BYTES, Ordering::Relaxed);
     let held = pump(&agent.outbox, execution, ends, Duration::from_millis(spawn.grace_ms));
     drain(held);
     drop(place);
@@ -236,6 +244,7 @@ fn forget(agent: &Agent, channel: u32) -> Result<Reply, AgentError> {
         return Err(invalid(format!("execution {channel} has not ended")));
     }
     lock(&agent.executions).remove(&channel);
+    agent.rest();
     Ok(Reply::Done)
 }
 

@@ -196,11 +196,14 @@ impl Execution {
     pub fn finish(&self, pipes_held: bool) {
         let mut state = lock(&self.state);
         state.end = Some(pipes_held);
+        state.log.close();
+        state.stdin.discard();
+        state.credit_stdin();
         state.offered = true;
     }
 
-    /// Input from the host. An error is a sentence for the log.
-    pub fn receive(&self, bytes: &[u8]) -> Result<(), String> {
+    /// Input from the host. `true`: the outbox must be offered this execution. An error is a sentence for the log.
+    pub fn receive(&self, bytes: &[u8]) -> Result<bool, String> {
         if !self.has_stdin {
             return Err(format!("data for execution {}, whose standard input is no pipe", self.channel));
         }
@@ -212,14 +215,14 @@ impl Execution {
                 self.wake();
                 return Err(format!("more than the window on channel {}: its input is closed", self.channel));
             }
-            return Ok(());
+            return Ok(false);
         }
         if state.end.is_some() {
             state.stdin.discard();
-        } else {
-            self.wake();
+            return Ok(state.credit_stdin());
         }
-        Ok(())
+        self.wake();
+        Ok(false)
     }
 
     /// No more input will come.

@@ -1,8 +1,8 @@
 //! Writes down who the sandbox is, where programs look for it. An item that can't be written is said on stderr and
 //! doesn't keep the others from being written.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use remuda_guest_proto::Bind;
 use serde::Serialize;
 
 use crate::errors::say;
-use crate::limits::CONFIGURATION_BYTES_MAX;
 use crate::process::Inherited;
+use crate::small_file;
 
 /// What a program finds in `/run/remuda/identity.json`.
 #[derive(Serialize)]
@@ -73,14 +73,11 @@ fn write_identity(dir: &Path, bind: &Bind) -> io::Result<()> {
 }
 
 fn write_hosts(path: &Path, hostname: &str) -> io::Result<()> {
-    let mut before = String::new();
-    match File::open(path) {
-        Ok(file) => {
-            file.take(CONFIGURATION_BYTES_MAX).read_to_string(&mut before)?;
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+    let before = match small_file::read(path) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         Err(error) => return Err(error),
-    }
+    };
     replace(path, hosts(&before, hostname).as_bytes())
 }
 
@@ -99,7 +96,7 @@ fn hosts(before: &str, hostname: &str) -> String {
 /// Replaces a file whole, so that no reader sees half of it, for everyone to read. Does nothing if it is the same
 /// already. A file that is a mount of its own can only be written in place.
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    if fs::read(path).is_ok_and(|before| before == content) {
+    if small_file::read(path).is_ok_and(|before| before == content) {
         return Ok(());
     }
     let mut name = path.as_os_str().to_owned();

@@ -71,7 +71,7 @@ pub const CONFIGURATION_BYTES_MAX: u64 = 4 << 20;
 pub const GROUPS_MAX: usize = 1024;
 
 /// Idle threads kept for the next call.
-pub const IDLE_THREADS_MAX: usize = 4;
+pub const IDLE_THREADS_MAX: usize = 2;
 
 /// Stack of a thread, in bytes of address space.
 pub const THREAD_STACK_BYTES: usize = 256 << 10;

@@ -22,6 +22,7 @@ mod output_log;
 mod process;
 mod program;
 mod pump;
+mod small_file;
 mod sync;
 mod transfers;
 mod user_thread;

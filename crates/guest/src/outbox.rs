@@ -49,6 +49,8 @@ struct State {
     bound: bool,
     items: VecDeque<Item>,
     data_bytes: usize,
+    /// Threads that wait for room: waking nobody would cost a system call for every frame.
+    waiting: usize,
 }
 
 /// The queue to the channel.
@@ -70,6 +72,7 @@ impl Outbox {
                 bound: false,
                 items: VecDeque::new(),
                 data_bytes: 0,
+                waiting: 0,
             }),
             work: Condvar::new(),
             room: Condvar::new(),
@@ -95,7 +98,9 @@ impl Outbox {
     pub fn reserve(&self, host: Host, bytes: usize) -> bool {
         let mut state = lock(&self.state);
         while state.host == host && state.data_bytes + bytes > OUTBOX_DATA_BYTES_MAX {
+            state.waiting += 1;
             state = wait(&self.room, state);
+            state.waiting -= 1;
         }
         if state.host != host {
             return false;
@@ -136,7 +141,9 @@ impl Outbox {
     pub fn wait_for_room(&self) -> bool {
         let mut state = lock(&self.state);
         while state.mode == Mode::Speaking && state.items.len() >= OUTBOX_FRAMES_MAX {
+            state.waiting += 1;
             state = wait(&self.room, state);
+            state.waiting -= 1;
         }
         state.items.len() < OUTBOX_FRAMES_MAX
     }
@@ -208,7 +215,7 @@ impl Outbox {
             Mode::Speaking => {
                 // Only what is queued now: an execution that goes to the back again had its turn.
                 while let Some(item) = state.items.pop_front() {
-                    if state.items.len() < OUTBOX_FRAMES_MAX {
+                    if state.waiting > 0 {
                         self.room.notify_all();
                     }
                     match item {

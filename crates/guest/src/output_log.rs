@@ -17,10 +17,12 @@ pub struct OutputLog {
     sent: u64,
     /// Where each stretch of one stream begins. The first begins at or before `base`.
     runs: VecDeque<(u64, Stream)>,
+    /// Whether nothing will be appended any more.
+    closed: bool,
 }
 
-/// Capacity that an empty log keeps, in bytes.
-const KEPT_CAPACITY_BYTES: usize = 4 << 10;
+/// Capacity that an empty log keeps for what comes, in bytes.
+const KEPT_CAPACITY_BYTES: usize = 64 << 10;
 
 impl OutputLog {
     /// Bytes of output so far.
@@ -48,6 +50,12 @@ impl OutputLog {
         }
         if self.runs.back().is_none_or(|(_, last)| *last != stream) {
             self.runs.push_back((self.produced(), stream));
+        }
+        let needed = self.bytes.len() + bytes.len();
+        if needed > self.bytes.capacity() {
+            // By doubling, but never beyond the window.
+            let capacity = needed.max((self.bytes.capacity() * 2).min(WINDOW_BYTES as usize));
+            self.bytes.reserve_exact(capacity - self.bytes.len());
         }
         self.bytes.extend(bytes);
     }
@@ -86,13 +94,25 @@ impl OutputLog {
         self.base = consumed;
         if self.bytes.is_empty() {
             self.runs.clear();
-            if self.bytes.capacity() > KEPT_CAPACITY_BYTES {
-                self.bytes = VecDeque::new();
-                self.runs = VecDeque::new();
-            }
+            self.free();
         }
         while self.runs.get(1).is_some_and(|(start, _)| *start <= self.base) {
             self.runs.pop_front();
+        }
+    }
+
+    /// Nothing will be appended any more.
+    pub fn close(&mut self) {
+        self.closed = true;
+        if self.bytes.is_empty() {
+            self.free();
+        }
+    }
+
+    fn free(&mut self) {
+        if self.closed || self.bytes.capacity() > KEPT_CAPACITY_BYTES {
+            self.bytes = VecDeque::new();
+            self.runs = VecDeque::new();
         }
     }
 

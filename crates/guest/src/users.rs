@@ -1,16 +1,15 @@
 //! Users and groups of the guest, from `/etc/passwd` and `/etc/group`. A small parser of its own: a static binary can't
 //! use the C library's. Both files are the guest's and may hold anything.
 
-use std::fs::{self, File};
-use std::io::Read as _;
+use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use remuda_guest_proto::{AgentError, AgentErrorKind};
 
 use crate::errors::{refusal, shown};
-use crate::limits::{CONFIGURATION_BYTES_MAX, GROUPS_MAX};
+use crate::limits::GROUPS_MAX;
+use crate::small_file;
 use crate::sync::lock;
 
 /// A user.
@@ -90,13 +89,9 @@ fn stamp(path: &str) -> Option<Stamp> {
     Some(Stamp { device: meta.dev(), inode: meta.ino(), size: meta.size(), changed: (meta.ctime(), meta.ctime_nsec()) })
 }
 
-/// A file's text, as much of it as the limit allows; nothing if it can't be read.
-fn read(path: impl AsRef<Path>) -> String {
-    let mut bytes = Vec::new();
-    if let Ok(file) = File::open(path) {
-        let _ = file.take(CONFIGURATION_BYTES_MAX).read_to_end(&mut bytes);
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+/// A file's text; nothing if it can't be read.
+fn read(path: &str) -> String {
+    String::from_utf8_lossy(&small_file::read(path).unwrap_or_default()).into_owned()
 }
 
 fn look_up(name: &str, passwd: &str, group: &str) -> Option<User> {

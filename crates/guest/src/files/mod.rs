@@ -36,6 +36,7 @@ fn on_thread(agent: &Arc<Agent>, job: impl FnOnce(&Agent) + Send + 'static) -> R
     let started = agent.workers.run(move || {
         job(&for_thread);
         drop(place);
+        for_thread.rest();
     });
     started.map_err(|error| refusal(AgentErrorKind::Full, format!("there can't be another thread: {error}")))
 }

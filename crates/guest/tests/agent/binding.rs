@@ -87,8 +87,13 @@ fn a_new_host_hears_nothing_of_what_the_old_one_asked() {
     let spawned = host.next_call();
     host.request(spawned, &Request::Spawn(spawn.clone()));
 
-    // Until the answers are there and waiting, as far as that can be seen from outside.
-    std::thread::sleep(Duration::from_millis(200));
+    // Until all of it has happened, as far as that can be seen from outside.
+    let until = std::time::Instant::now() + PATIENCE;
+    let part = host.root.path().join(format!(".remuda-{effect:x}-0.part"));
+    while !std::fs::read(&part).is_ok_and(|bytes| bytes == b"half") || !host.descendants().is_empty() {
+        assert!(std::time::Instant::now() < until, "it never happened; the agent's log:\n{}", host.log());
+        assert!(host.frame_within(Duration::from_millis(1)).is_none());
+    }
     let call = host.next_call();
     host.request(call, &Request::Bind(Host::bind_request(&[])));
     let frame = host.frame_within(PATIENCE).unwrap();

@@ -355,6 +355,29 @@ impl Host {
         self.credits.clear();
     }
 
+    /// Waits, reading nothing, until the channel is full, or nearly.
+    pub fn wait_until_full(&self) {
+        let until = Instant::now() + PATIENCE;
+        let capacity = rustix::pipe::fcntl_getpipe_size(&self.from).unwrap() as u64;
+        // A pipe is full when it has no page left; some may hold little.
+        while rustix::io::ioctl_fionread(&self.from).unwrap() < capacity / 2 {
+            assert!(Instant::now() < until, "the channel never filled");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// How often the agent's threads have been put to sleep or taken off their processor.
+    pub fn switches(&self) -> u64 {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap().flatten();
+        tasks
+            .flat_map(|task| {
+                let status = fs::read_to_string(task.path().join("status")).unwrap();
+                let lines = status.lines().filter(|line| line.contains("ctxt_switches"));
+                lines.map(|line| line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()).collect::<Vec<_>>()
+            })
+            .sum()
+    }
+
     /// Resident memory of the agent, in bytes.
     pub fn memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();

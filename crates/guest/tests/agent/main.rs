@@ -5,6 +5,7 @@ mod binding;
 mod executions;
 mod files;
 mod host;
+mod idling;
 mod nonsense;
 mod output;
 mod quiescing;

@@ -1,5 +1,6 @@
 //! Hosts that are confused or worse: every call is answered or ignored, the agent lives.
 
+use proptest::prelude::*;
 use remuda_guest_proto::*;
 
 use crate::host::*;
@@ -33,8 +34,10 @@ fn calls_that_make_no_sense_are_refused() {
     let reply = host.call(&Request::Signal { channel: 1, signal: 9 });
     assert_eq!(reply.unwrap_err().kind, AgentErrorKind::NotFound);
     let mut spawn = host.argv(&["true"]);
-    spawn.execution = "x".repeat(1000);
-    assert_eq!(host.call(&Request::Spawn(spawn)).unwrap_err().kind, AgentErrorKind::Invalid);
+    for id in ["x".repeat(1000), "\u{1}".to_owned(), "a b".to_owned()] {
+        spawn.execution = id;
+        assert_eq!(host.call(&Request::Spawn(spawn.clone())).unwrap_err().kind, AgentErrorKind::Invalid);
+    }
 }
 
 #[test]
@@ -107,8 +110,91 @@ fn a_host_that_floods_and_reads_nothing_is_held_back() {
     std::thread::scope(|scope| {
         let to = host.writer();
         scope.spawn(move || std::io::Write::write_all(&mut std::fs::File::from(to), &flood).unwrap());
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        host.wait_until_full();
         assert!(host.memory() < 12 << 20, "{}", host.memory());
         host.wait_until("all answers", |host| host.replies.len() == calls as usize);
     });
+}
+
+/// Frames as a host gone mad would send them: right headers, and anything else.
+fn mad_frame() -> impl Strategy<Value = Vec<u8>> {
+    let kind = prop::sample::select(vec![
+        Kind::Request,
+        Kind::HostData,
+        Kind::HostEnd,
+        Kind::HostCredit,
+        Kind::Quiesce,
+        Kind::Proceed,
+        Kind::Reply,
+    ]);
+    let path = prop::sample::select(vec!["/", "/tmp", "/etc/passwd", "/dev/zero", "/proc/self/mem", "", "/no/such"]);
+    let user = prop::sample::select(vec!["root", "nobody", "", "no-such"]);
+    let call = (path, user, 0..6u32, any::<bool>(), 0..9u64).prop_map(|(path, user, channel, flag, effect)| {
+        let (path, user) = (path.to_owned(), user.to_owned());
+        let spawn = |program| {
+            Request::Spawn(Spawn {
+                execution: "x".to_owned(),
+                effect,
+                program,
+                cwd: path.clone(),
+                env: Default::default(),
+                user: user.clone(),
+                stdin: flag,
+                grace_ms: effect,
+            })
+        };
+        let request = match effect {
+            0 => Request::Stat { path, user },
+            1 => Request::List { path, user, limit: channel },
+            2 => Request::ReadFile { path, user },
+            3 => Request::Signal { channel, signal: 9 },
+            4 => Request::Forget { channel },
+            5 => spawn(Program::Argv(vec!["cat".to_owned(), path.clone()])),
+            6 => spawn(Program::Script("echo x; cat".to_owned())),
+            7 => Request::DeletedOpenFiles,
+            _ => Request::Ping,
+        };
+        serde_json::to_vec(&request).unwrap()
+    });
+    let payload = prop_oneof![
+        call,
+        prop::collection::vec(any::<u8>(), 0..40),
+        any::<u64>().prop_map(|n| n.to_le_bytes().to_vec()),
+        Just(vec![1]),
+        Just(vec![0; 100_000]),
+    ];
+    (kind, 0..6u32, payload).prop_map(|(kind, channel, payload)| Frame::new(kind, channel, payload).encode())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 30, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_mad_host_gets_sane_frames_and_the_next_one_is_served(frames in prop::collection::vec(mad_frame(), 1..120)) {
+        let mut host = Host::bound();
+        let bytes = frames.concat();
+        let sent = std::sync::atomic::AtomicBool::new(false);
+        let flag = &sent;
+        std::thread::scope(|scope| {
+            let to = host.writer();
+            scope.spawn(move || {
+                std::io::Write::write_all(&mut std::fs::File::from(to), &bytes).unwrap();
+                flag.store(true, std::sync::atomic::Ordering::Release);
+            });
+            // Only whole frames come back; what they say is not this test's matter.
+            while !flag.load(std::sync::atomic::Ordering::Acquire) {
+                host.frame_within(std::time::Duration::from_millis(2));
+            }
+        });
+        let call = 1000;
+        host.request(call, &Request::Bind(Host::bind_request(&[])));
+        let until = std::time::Instant::now() + PATIENCE;
+        while host.frame_within(PATIENCE).is_some_and(|frame| (frame.kind, frame.channel) != (Kind::Reply, call)) {
+            assert!(std::time::Instant::now() < until);
+        }
+        host.request(1001, &Request::Ping);
+        while host.frame_within(PATIENCE).is_some_and(|frame| (frame.kind, frame.channel) != (Kind::Reply, 1001)) {
+            assert!(std::time::Instant::now() < until);
+        }
+    }
 }

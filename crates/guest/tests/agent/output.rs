@@ -70,7 +70,7 @@ fn a_host_that_reads_nothing_holds_nobody_else_up_for_good() {
         })
         .collect();
     // Stalled: the channel is full, the agent keeps at most a window for each.
-    std::thread::sleep(Duration::from_millis(500));
+    host.wait_until_full();
     assert!(host.memory() < 8 * WINDOW_BYTES + MEMORY_MAX_BYTES, "{} bytes", host.memory());
     for call in calls {
         assert_eq!(host.finish(call).at, 33_554_432);
