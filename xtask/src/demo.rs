@@ -17,12 +17,11 @@ pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
     let evidence = root().join("evidence");
     let mut good = true;
     for mode in ["memory", "filesystem"] {
-        let out = evidence.join(format!("demo-{}-{mode}", std::process::id()));
         let code = steps.step(&format!("worker comparison, {mode} mode"), || {
             let code = exit_code(
                 program(&remuda)
                     .args(["rodeo", "run", "worker", "--mode", mode, "--out"])
-                    .arg(&out)
+                    .arg(&evidence)
                     // Without a server, an embedded one is started. A running one of the machine's owner stays out of it.
                     .env("REMUDA_DATA_DIR", root().join("target/demo/no-server"))
                     .env_remove("REMUDA_URL"),
@@ -30,8 +29,8 @@ pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
             Ok(code)
         })?;
         match code {
-            0 => println!("   every control got its known verdict; evidence: {}", out.display()),
-            1 => println!("   a control did NOT get its known verdict; evidence: {}", out.display()),
+            0 => println!("   every control got its known verdict; the evidence is below {}", evidence.display()),
+            1 => println!("   a control did NOT get its known verdict; the evidence is below {}", evidence.display()),
             code => anyhow::bail!("the {mode} comparison could not be made: exit code {code}"),
         }
         good &= code == 0;

@@ -47,7 +47,10 @@ impl Inventory {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                anyhow::bail!("this was left behind:\n  {}", left.join("\n  "));
+                anyhow::bail!(
+                    "this is here and was not before (nothing else on this machine may run sandboxes meanwhile):\n  {}",
+                    left.join("\n  ")
+                );
             }
             std::thread::sleep(Duration::from_millis(50));
         }
