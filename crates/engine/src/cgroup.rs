@@ -5,8 +5,12 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::alarm::OomAlarm;
 use crate::error::{EngineError, Result, Tried};
 
 /// Host threads and processes of one sandbox. The sentry alone has about 20 threads; reaching the limit kills the
@@ -157,26 +161,51 @@ impl Cgroup {
         pids
     }
 
-    /// Bytes of memory in use, page cache included.
+    /// Bytes of memory that its processes hold. Not counted is the cache of their files, which is as large as memory
+    /// allows after much was written and goes when it is needed.
     pub fn memory_bytes(&self) -> u64 {
-        let file = if self.version == 1 { "memory.usage_in_bytes" } else { "memory.current" };
-        let read = |d: &PathBuf| fs::read_to_string(d.join(file)).ok()?.trim().parse().ok();
-        self.dirs.iter().find_map(read).unwrap_or(0)
+        let own = if self.version == 1 { "rss" } else { "anon" };
+        // The guest's memory is one shared file of the sentry's, and so counts as shmem.
+        self.dirs
+            .iter()
+            .find_map(|d| fs::read_to_string(d.join("memory.stat")).ok())
+            .map_or(0, |stat| figure(&stat, own).unwrap_or(0) + figure(&stat, "shmem").unwrap_or(0))
+    }
+
+    /// What rings when the kernel is about to kill a process of the group for want of memory.
+    ///
+    /// Version 2 kills the whole group then (`memory.oom.group`), and nothing needs to ring. Version 1 kills one
+    /// process, which may be a single guest process: its sandbox would go on with a hole in it.
+    pub(crate) fn oom_alarm(&self) -> Result<OomAlarm> {
+        let Some(dir) = self.dirs.iter().find(|_| self.version == 1) else { return Ok(OomAlarm::default()) };
+        let ringing = || -> io::Result<OwnedFd> {
+            let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            let counter = File::open(dir.join("memory.oom_control"))?;
+            let wire = format!("{} {}", bell.as_raw_fd(), counter.as_raw_fd());
+            fs::write(dir.join("cgroup.event_control"), wire)?;
+            Ok(bell)
+        };
+        let bell = ringing().tried(|| format!("watch {} for want of memory", dir.display()))?;
+        OomAlarm::new(bell)
     }
 
     /// How many of its processes the kernel killed for want of memory. Read it before the group is removed.
     pub fn oom_kills(&self) -> u64 {
         let file = if self.version == 1 { "memory.oom_control" } else { "memory.events" };
-        let count = |text: String| {
-            text.lines().find_map(|l| l.strip_prefix("oom_kill ").and_then(|n| n.trim().parse::<u64>().ok()))
-        };
-        self.dirs.iter().filter_map(|d| fs::read_to_string(d.join(file)).ok()).find_map(count).unwrap_or(0)
+        let texts = self.dirs.iter().filter_map(|d| fs::read_to_string(d.join(file)).ok());
+        texts.into_iter().find_map(|text| figure(&text, "oom_kill")).unwrap_or(0)
     }
 
     /// Removes the group; all its processes must have ended.
     pub fn remove(&self) -> Result<()> {
         self.dirs.iter().try_for_each(|dir| remove_directory(dir))
     }
+}
+
+/// The figure behind a name in a file of lines such as `shmem 4096`.
+fn figure(text: &str, name: &str) -> Option<u64> {
+    let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok();
+    text.lines().find_map(value)
 }
 
 fn remove_directory(dir: &Path) -> Result<()> {
@@ -225,6 +254,12 @@ mod tests {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_figure_is_found_by_its_whole_name() {
+        let stat = "cache 7\nrss 5\nrss_huge 9\nshmem 3\n";
+        assert_eq!((figure(stat, "rss"), figure(stat, "shmem"), figure(stat, "rss_")), (Some(5), Some(3), None));
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl Engine {
         let pids = created.await.map_err(std::io::Error::other).tried(|| "build a machine".into())??;
         let (sentry, gofer) = (HostProcess::open(pids.sentry)?, HostProcess::open(pids.gofer)?);
         let dialer = self.shared.dialer.clone();
-        let machine = Machine::new(spec.uid.clone(), places, sentry, gofer, cgroup, network.outer, dialer);
+        let machine = Machine::new(spec.uid.clone(), places, sentry, gofer, cgroup, network.outer, dialer)?;
         machine.connect_network(network.packet_socket).await?;
         Ok(machine)
     }

@@ -1,6 +1,7 @@
 //! Drives gVisor. Its API is plain data, so that it can become a process of its own; it keeps no records and never
 //! touches the journal.
 
+mod alarm;
 mod bundle;
 mod cgroup;
 mod control_socket;
@@ -19,6 +20,7 @@ mod process;
 mod rootfs;
 mod trial;
 
+pub use alarm::OomAlarm;
 pub use cgroup::Limits;
 pub use dirs::{Dirs, SandboxDirs, free_bytes};
 pub use engine::{Engine, TornDown, disk_usage};

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use remuda_types::Uid;
 use tokio::net::unix::pipe;
 
+use crate::alarm::OomAlarm;
 use crate::cgroup::{Cgroup, Limits};
 use crate::control_socket::ControlSocket;
 use crate::dialer::Dialer;
@@ -74,6 +75,7 @@ pub struct Machine {
     sentry: HostProcess,
     gofer: HostProcess,
     cgroup: Cgroup,
+    oom: OomAlarm,
     outer: Arc<OwnedFd>,
     dialer: Dialer,
 }
@@ -85,6 +87,8 @@ pub struct ChannelEnds {
     pub to_guest: pipe::Sender,
     /// Guest to host.
     pub from_guest: pipe::Receiver,
+    /// Tells what a guest process that ended may have died of.
+    pub oom: OomAlarm,
 }
 
 /// Size of the FIFOs' buffers, in bytes: a frame of data fits whole.
@@ -99,9 +103,10 @@ impl Machine {
         cgroup: Cgroup,
         outer: OwnedFd,
         dialer: Dialer,
-    ) -> Machine {
+    ) -> Result<Machine> {
+        let oom = cgroup.oom_alarm()?;
         let control = ControlSocket::new(&dirs.runsc_root().join(format!("runsc-{uid}.sock")));
-        Machine { uid, dirs, control, sentry, gofer, cgroup, outer: Arc::new(outer), dialer }
+        Ok(Machine { uid, dirs, control, sentry, gofer, cgroup, oom, outer: Arc::new(outer), dialer })
     }
 
     /// Its uid.
@@ -136,7 +141,7 @@ impl Machine {
         // Larger buffers are a matter of speed; a refusal (the pipe quota of a user) is fine.
         let _ = rustix::pipe::fcntl_setpipe_size(&to_guest, FIFO_BYTES);
         let _ = rustix::pipe::fcntl_setpipe_size(&from_guest, FIFO_BYTES);
-        Ok(ChannelEnds { to_guest, from_guest })
+        Ok(ChannelEnds { to_guest, from_guest, oom: self.oom.clone() })
     }
 
     /// Starts the agent.
@@ -199,10 +204,20 @@ impl Machine {
         network::GUEST_ADDRESS
     }
 
-    /// Waits until the sentry has ended, and tells why.
+    /// Waits until the machine has ended, and tells why. What ends one of its processes ends it whole: without its
+    /// gofer a sentry has no files, and where the kernel kills for want of memory it may pick a single guest process.
+    /// Nothing of it runs when this returns.
     pub async fn ended(&self) -> Death {
-        self.sentry.ended().await;
-        if self.cgroup.oom_kills() > 0 { Death::OutOfMemory } else { Death::Ended }
+        tokio::select! {
+            () = self.sentry.ended() => {}
+            () = self.gofer.ended() => {}
+            () = self.oom.rings() => {}
+        }
+        if let Err(e) = self.kill() {
+            tracing::error!("failed to end what is left of {}: {e}", self.uid);
+        }
+        self.both_ended().await;
+        if self.oom.has_rung() || self.cgroup.oom_kills() > 0 { Death::OutOfMemory } else { Death::Ended }
     }
 
     /// Whether the sentry has ended.
@@ -210,7 +225,7 @@ impl Machine {
         self.sentry.has_ended()
     }
 
-    /// Bytes of memory that the machine uses now, as its cgroup counts them; what a checkpoint may have to write.
+    /// Bytes of memory that the machine holds now, as its cgroup counts them; what a checkpoint may have to write.
     pub fn memory_bytes(&self) -> u64 {
         self.cgroup.memory_bytes()
     }

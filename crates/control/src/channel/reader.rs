@@ -2,6 +2,7 @@
 
 use std::sync::Weak;
 
+use remuda_engine::OomAlarm;
 use remuda_guest_proto::{
     AgentError, Event, Frame, FrameError, HEADER_BYTES, Header, Kind, ReplyResult, decode_credit,
 };
@@ -12,7 +13,14 @@ use tokio_util::sync::CancellationToken;
 use super::Shared;
 use super::intake::Incoming;
 
-pub(super) async fn run(fifo: pipe::Receiver, shared: Weak<Shared>, closing: CancellationToken) {
+/// What the reading task owns.
+pub(super) struct Ear {
+    pub(super) fifo: pipe::Receiver,
+    pub(super) oom: OomAlarm,
+}
+
+pub(super) async fn run(ear: Ear, shared: Weak<Shared>, closing: CancellationToken) {
+    let Ear { fifo, oom } = ear;
     let mut fifo = tokio::io::BufReader::with_capacity(256 << 10, fifo);
     loop {
         let frame = tokio::select! {
@@ -20,7 +28,7 @@ pub(super) async fn run(fifo: pipe::Receiver, shared: Weak<Shared>, closing: Can
             frame = next(&mut fifo) => frame,
         };
         let Some(shared) = shared.upgrade() else { return };
-        if let Err(e) = frame.and_then(|frame| take(&shared, frame)) {
+        if let Err(e) = frame.and_then(|frame| take(&shared, frame, &oom)) {
             shared.break_off(e.to_string());
             return;
         }
@@ -40,7 +48,7 @@ async fn next(fifo: &mut (impl AsyncReadExt + Unpin)) -> Result<Frame, FrameErro
 }
 
 /// Hands a frame to whoever waits for it. One that nobody waits for is dropped: its caller may have gone away.
-fn take(shared: &Shared, frame: Frame) -> Result<(), FrameError> {
+fn take(shared: &Shared, frame: Frame, oom: &OomAlarm) -> Result<(), FrameError> {
     let kind = frame.kind;
     let bad = |e: serde_json::Error| FrameError::Payload { kind, why: e.to_string() };
     match kind {
@@ -86,7 +94,12 @@ fn take(shared: &Shared, frame: Frame) -> Result<(), FrameError> {
             Event::Exited { channel, code, signal, produced, pipes_held } => {
                 let ended = shared.intake().channels.remove(&channel);
                 if let Some(Incoming::Execution(execution)) = ended {
-                    execution.exited(code, signal, produced, pipes_held);
+                    // A program that the kernel killed for want of memory looks as if it had ended by itself.
+                    if oom.has_rung() {
+                        execution.sandbox_ended(true);
+                    } else {
+                        execution.exited(code, signal, produced, pipes_held);
+                    }
                 }
             }
         },
