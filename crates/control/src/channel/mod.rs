@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use remuda_engine::ChannelEnds;
-use remuda_guest_proto::{AgentError, Bind, Bound, Frame, Kind, Reply, ReplyResult, Request};
+use remuda_guest_proto::{AgentError, Bind, Bound, Frame, HOST_END_ABANDONED, Kind, Reply, ReplyResult, Request};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 pub(crate) use intake::{Download, Feed, Upload, UploadError};
@@ -76,8 +76,6 @@ struct Urgent {
 struct News {
     /// Bytes consumed on each channel since it began.
     credits: HashMap<u32, u64>,
-    /// Channels whose caller went away.
-    abandoned: Vec<u32>,
 }
 
 impl Urgent {
@@ -126,7 +124,8 @@ impl Channel {
         });
         let pen = writer::Pen { fifo: ends.to_guest, inbox, urgent: shared.urgent.clone() };
         tokio::spawn(writer::run(pen, Arc::downgrade(&shared), shared.closing.clone()));
-        tokio::spawn(reader::run(ends.from_guest, Arc::downgrade(&shared), shared.closing.clone()));
+        let ear = reader::Ear { fifo: ends.from_guest, oom: ends.oom };
+        tokio::spawn(reader::run(ear, Arc::downgrade(&shared), shared.closing.clone()));
         Channel { shared }
     }
 
@@ -241,9 +240,16 @@ impl Shared {
         });
     }
 
-    /// Tells the guest that nobody waits for a transfer any more.
+    /// Tells the guest that nobody waits for a transfer any more. This must not overtake the call that begins it: the
+    /// agent would not know the channel yet, and then wait for its data for ever.
     fn abandon(&self, channel: u32) {
-        self.urgent.tell(|news| news.abandoned.push(channel));
+        let end = Order::Frame(Frame::new(Kind::HostEnd, channel, vec![HOST_END_ABANDONED]));
+        let Err(mpsc::error::TrySendError::Full(end)) = self.orders.try_send(end) else { return };
+        // Outside of a runtime nobody would send it either.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let orders = self.orders.clone();
+            runtime.spawn(async move { orders.send(end).await });
+        }
     }
 
     fn break_off(&self, why: String) {

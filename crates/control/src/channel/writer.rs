@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use remuda_guest_proto::{Frame, HOST_END_ABANDONED, Kind, encode_credit};
+use remuda_guest_proto::{Frame, Kind, encode_credit};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot};
@@ -51,9 +51,6 @@ impl Pen {
             let news = self.urgent.take();
             for (channel, consumed) in news.credits {
                 self.write(Frame::new(Kind::HostCredit, channel, encode_credit(consumed))).await?;
-            }
-            for channel in news.abandoned {
-                self.write(Frame::new(Kind::HostEnd, channel, vec![HOST_END_ABANDONED])).await?;
             }
             let order = tokio::select! {
                 biased;

@@ -24,6 +24,9 @@ const ANSWER_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How much of a failed program's output goes into the error, in characters.
 const OUTPUT_CHARS_MAX: usize = 2_000;
 
+/// What to do about a launch that failed.
+const REMEDY: &str = "try the recipe by hand in a sandbox restored without it";
+
 /// Whether a recipe makes sense.
 pub(crate) fn check(recipe: &LaunchRecipe) -> Result<(), Error> {
     let invalid = |message: &str| Err(Error::new(ErrorCode::InvalidRequest, message));
@@ -54,7 +57,7 @@ pub(crate) async fn launch(cell: &Arc<SandboxCell>, recipe: &LaunchRecipe) -> Re
         user: recipe.user.clone(),
         ..StartExecution::default()
     };
-    let execution = execute::start(cell, request).await?;
+    let execution = execute::start(cell, request).await.map_err(|e| not_started(recipe, e))?;
     let live = cell.live()?.clone();
     let limit = Duration::from_millis(recipe.timeout_ms.unwrap_or(TIMEOUT_MS_DEFAULT));
     let deadline = Instant::now() + limit;
@@ -93,6 +96,16 @@ async fn look(live: &Live, recipe: &LaunchRecipe) -> Result<(), String> {
     answered.unwrap_or_else(|_| Err(format!("no answer within {} s", ANSWER_WAIT_MAX.as_secs())))
 }
 
+/// What could not even be started is a launch that failed, and nothing of its own.
+fn not_started(recipe: &LaunchRecipe, e: Error) -> Error {
+    if e.code != ErrorCode::SpawnFailed {
+        return e;
+    }
+    let message =
+        format!("the launch recipe did not bring up port {}: {:?} did not start", recipe.port, recipe.argv[0]);
+    Error::new(ErrorCode::LaunchFailed, message).cause(e.message).remedy(REMEDY)
+}
+
 fn failed(execution: &ExecutionCell, recipe: &LaunchRecipe, what: String, last: String) -> Error {
     let record = execution.show_with_output();
     let tail = |text: Option<String>| {
@@ -108,7 +121,7 @@ fn failed(execution: &ExecutionCell, recipe: &LaunchRecipe, what: String, last: 
     };
     Error::new(ErrorCode::LaunchFailed, message)
         .cause(cause)
-        .remedy("try the recipe by hand in a sandbox restored without it")
+        .remedy(REMEDY)
         .detail("exit_code", record.exit_code)
         .detail("output", said)
 }
