@@ -30,14 +30,16 @@ pub use error::ClientError;
 pub use executions::{OutputBytes, OutputQuery};
 pub use files::{FileDownload, WriteFile};
 pub use http::{HeaderMap, Method, StatusCode};
+use remuda_types::limits;
 pub use remuda_types::wire;
 pub use reqwest::Body;
 pub use sandboxes::SandboxFilter;
 
 /// Time allowed for making a connection, in seconds. No call has a total time limit: captures and waits may be long.
 pub const CONNECT_SECONDS_MAX: u64 = 5;
-/// Largest JSON answer that is read, in bytes.
-pub const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// Largest JSON answer that is read, in bytes: all retained output of one execution, each byte of which may have become
+/// six (`\u0000`), and what stands around it.
+pub const ANSWER_BYTES_MAX: usize = 6 * (limits::OUTPUT_HEAD_BYTES + limits::OUTPUT_TAIL_BYTES) + (1 << 20);
 /// Connections that may be kept open while idle, for each server.
 pub const IDLE_CONNECTIONS_MAX: usize = 32;
 /// How long an idle connection is kept, in seconds; shorter than the server keeps it, so that no call meets a
