@@ -18,15 +18,14 @@ pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
     let mut good = true;
     for mode in ["memory", "filesystem"] {
         let code = steps.step(&format!("worker comparison, {mode} mode"), || {
-            let code = exit_code(
+            exit_code(
                 program(&remuda)
                     .args(["rodeo", "run", "worker", "--mode", mode, "--out"])
                     .arg(&evidence)
-                    // Without a server, an embedded one is started. A running one of the machine's owner stays out of it.
+                    // Without a server, an embedded one is started. One of the machine's owner stays out of it.
                     .env("REMUDA_DATA_DIR", root().join("target/demo/no-server"))
                     .env_remove("REMUDA_URL"),
-            )?;
-            Ok(code)
+            )
         })?;
         match code {
             0 => println!("   every control got its known verdict; the evidence is below {}", evidence.display()),
