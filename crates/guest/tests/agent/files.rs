@@ -110,7 +110,7 @@ fn a_reader_that_does_not_acknowledge_gets_a_window() {
     let call = host.next_call();
     host.request(call, &Request::ReadFile { path: big, user: "root".to_owned() });
     host.wait_until("a window", |host| at(host, call) == WINDOW_BYTES);
-    host.send(Kind::HostEnd, call, []);
+    host.send(Kind::HostEnd, call, [HOST_END_ABANDONED]);
     host.wait_until("the end", |host| host.reads[&call].1.is_some());
     let end = host.reads[&call].1.clone().unwrap();
     assert!(serde_json::from_slice::<AgentError>(&end).unwrap().message.contains("did not want"));
@@ -188,7 +188,7 @@ fn a_write_that_breaks_off_leaves_nothing() {
         host.wait_until("credit", |host| host.credits.contains_key(&call));
         assert_eq!(parts(Path::new(&home)), 1);
         if how == "broken off" {
-            host.send(Kind::HostEnd, call, *b"client went away");
+            host.send(Kind::HostEnd, call, [HOST_END_ABANDONED]);
         } else {
             host.send(Kind::HostData, call, vec![0; WINDOW_BYTES as usize + 1]);
         }
