@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use remuda_engine::{Limits, MachineSpec, MemoryImage};
 use remuda_guest_proto::{Bind, Bound, Request, ResumeAt};
@@ -60,7 +61,9 @@ async fn try_boot(platform: &Platform, cell: &Arc<SandboxCell>, life: Life) -> R
         layers: cell.layers.iter().map(ToString::to_string).collect(),
         limits: Limits { memory_bytes: u64::from(cell.memory_mib) << 20, cpus: CPUS_DEFAULT },
     };
+    let start = Instant::now();
     let machine = platform.engine().build(&spec).await.map_err(failed)?;
+    let built = start.elapsed();
     let channel = Channel::start(machine.open_channel().map_err(failed)?);
     let (snapshot, carried) = match life {
         Life::Fresh { snapshot } => {
@@ -74,6 +77,7 @@ async fn try_boot(platform: &Platform, cell: &Arc<SandboxCell>, life: Life) -> R
             (Some(snapshot), carried)
         }
     };
+    let alive = start.elapsed();
     let live = Arc::new(Live { machine, channel, clock: RunningClock::started() });
     // Before the agent may say a word: where the output of what already runs in there goes.
     let mut branched = Vec::new();
@@ -105,6 +109,8 @@ async fn try_boot(platform: &Platform, cell: &Arc<SandboxCell>, life: Life) -> R
     if cell.running.set((live, driver)).is_err() {
         return Err(Error::new(ErrorCode::Internal, format!("{} was started twice", cell.id)));
     }
+    let bound = start.elapsed();
+    tracing::debug!("{}: built after {built:?}, alive after {alive:?}, bound after {bound:?}", cell.id);
     debug_assert_eq!(cell.state(), SandboxState::Running);
     Ok(())
 }

@@ -21,6 +21,8 @@ use crate::error::{EngineError, Result, Tried};
 const REPLY_BYTES_MAX: usize = 4 << 20;
 /// Longest wait for an answer. A checkpoint of some GiB to a slow disk takes minutes.
 const REPLY_WAIT_MAX: Duration = Duration::from_secs(600);
+/// Longest error text that is passed on, in characters.
+const ERROR_CHARS_MAX: usize = 500;
 /// Most descriptors that one call carries.
 const DESCRIPTORS_MAX: usize = 3;
 
@@ -97,8 +99,18 @@ impl ControlSocket {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => EngineError::Ended,
             _ => EngineError::Io { what: trying(), source: e },
         })?;
-        if answer.success { Ok(answer.result) } else { Err(EngineError::Refused { call: method, why: answer.err }) }
+        if answer.success {
+            Ok(answer.result)
+        } else {
+            Err(EngineError::Refused { call: method, why: gist(&answer.err) })
+        }
     }
+}
+
+/// What is worth telling of an error: the sentry adds the stacks of its goroutines, line after line.
+fn gist(err: &str) -> String {
+    let told = err.lines().next().unwrap_or_default().trim_end_matches(':');
+    told.chars().take(ERROR_CHARS_MAX).collect()
 }
 
 /// Sends all of `bytes`, the descriptors with the first of them.
@@ -173,6 +185,14 @@ mod tests {
         assert!(error.is_disk_full());
         assert_eq!(error.to_string(), "runsc refused containerManager.Resume: no space left on device");
         server.join().unwrap();
+    }
+
+    #[test]
+    fn stacks_of_goroutines_are_left_out() {
+        assert_eq!(
+            gist("encoding error: it is connected:\ngoroutine 105 [running]:\nmain()"),
+            "encoding error: it is connected"
+        );
     }
 
     #[test]

@@ -215,6 +215,9 @@ pub(crate) fn links() -> Value {
         "PCAP": false,
         "LogPackets": false,
         "NATBlob": false,
+        // A checkpoint resets connections to the outside instead of refusing. The flag --net-disconnect-ok is the same
+        // for runsc's own command line; it is read there, not by the sentry.
+        "DisconnectOk": true,
     })
 }
 
