@@ -139,10 +139,14 @@ impl CgroupRoot {
 }
 
 impl Cgroup {
-    /// Files to which a process writes `0` to join the group.
+    /// Files to which a process with one thread writes `0` to join the group.
+    ///
+    /// On version 1 these are the ones for single threads: the kernel moves the calling thread without its lock over
+    /// all thread groups, which waits for a grace period of some 10 ms each time (measured: 9 ms against 0.5).
     pub fn entrances(&self) -> Result<Vec<File>> {
+        let file = if self.version == 1 { "tasks" } else { "cgroup.procs" };
         let open = |dir: &PathBuf| {
-            let path = dir.join("cgroup.procs");
+            let path = dir.join(file);
             File::options().write(true).open(&path).tried(|| format!("open {}", path.display()))
         };
         self.dirs.iter().map(open).collect()

@@ -114,7 +114,7 @@ impl Engine {
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&places.upper, open).tried(|| format!("open {} to its guest", places.upper.display()))?;
         let cgroup = self.shared.cgroups.make(spec.uid.as_str(), spec.limits)?;
-        let network = self.shared.networks.build(places.net_inner(), places.net_outer()).await?;
+        let namespaces = self.shared.networks.make(places.net_inner(), places.net_outer()).await?;
         let entrances = cgroup.entrances()?;
         let (engine, dirs, layers) = (self.clone(), places.clone(), spec.layers.clone());
         let uid = spec.uid.clone();
@@ -123,11 +123,14 @@ impl Engine {
             rootfs::mount(all, &dirs, &layers, parts)?;
             create(&parts.runsc, &uid, &dirs, entrances)
         });
-        let pids = created.await.map_err(std::io::Error::other).tried(|| "build a machine".into())??;
+        // The interfaces are set up while runsc starts its processes, which takes most of the time.
+        let (created, connected) = tokio::join!(created, self.shared.networks.connect(namespaces));
+        let pids = created.map_err(std::io::Error::other).tried(|| "build a machine".into())??;
+        let (outer, packet_socket) = connected?;
         let (sentry, gofer) = (HostProcess::open(pids.sentry)?, HostProcess::open(pids.gofer)?);
         let dialer = self.shared.dialer.clone();
-        let machine = Machine::new(spec.uid.clone(), places, sentry, gofer, cgroup, network.outer, dialer)?;
-        machine.connect_network(network.packet_socket).await?;
+        let machine = Machine::new(spec.uid.clone(), places, sentry, gofer, cgroup, outer, dialer)?;
+        machine.connect_network(packet_socket).await?;
         Ok(machine)
     }
 

@@ -32,19 +32,17 @@ const PACKET_BUFFER_BYTES: libc::c_int = 4 << 20;
 /// Largest segment the sentry may hand to the host in one piece.
 const GSO_BYTES_MAX: u32 = 65_536;
 
-/// A sandbox's namespaces, and the socket its sentry will speak through.
+/// A sandbox's two namespaces, still empty. `runsc create` needs no more than the inner one's path.
 #[derive(Debug)]
-pub struct Network {
+pub struct Namespaces {
+    inner: OwnedFd,
     /// The namespace that the server dials from.
     pub outer: OwnedFd,
-    /// Bound to `eth0` in the inner namespace.
-    pub packet_socket: OwnedFd,
 }
 
-struct Order {
-    pin_inner: PathBuf,
-    pin_outer: PathBuf,
-    done: oneshot::Sender<Result<Network>>,
+enum Order {
+    Make { pin_inner: PathBuf, pin_outer: PathBuf, done: oneshot::Sender<Result<Namespaces>> },
+    Connect { namespaces: Namespaces, done: oneshot::Sender<Result<(OwnedFd, OwnedFd)>> },
 }
 
 /// The one thread that moves between namespaces to build networks. Cheap to clone.
@@ -63,29 +61,50 @@ impl NetworkBuilder {
             .name("remuda-network".into())
             .spawn(move || {
                 for order in inbox {
-                    let network = runtime.block_on(build(&order.pin_inner, &order.pin_outer));
                     // The one who asked may have gone away; then the namespaces go with the descriptors and pins.
-                    let _ = order.done.send(network);
+                    match order {
+                        Order::Make { pin_inner, pin_outer, done } => drop(done.send(make(&pin_inner, &pin_outer))),
+                        Order::Connect { namespaces, done } => {
+                            drop(
+                                done.send(
+                                    runtime.block_on(connect(&namespaces)).map(|socket| (namespaces.outer, socket)),
+                                ),
+                            );
+                        }
+                    }
                 }
             })
             .tried(|| "start the network thread".into())?;
         Ok(NetworkBuilder { orders })
     }
 
-    /// Builds both namespaces and pins them at the two paths, so that they outlive this process.
-    pub async fn build(&self, pin_inner: PathBuf, pin_outer: PathBuf) -> Result<Network> {
+    /// Makes both namespaces and pins them at the two paths, so that they outlive this process.
+    pub async fn make(&self, pin_inner: PathBuf, pin_outer: PathBuf) -> Result<Namespaces> {
+        self.send(|done| Order::Make { pin_inner, pin_outer, done }).await
+    }
+
+    /// Joins the two by a pair of interfaces. Returns the outer namespace, and the packet socket on the inner `eth0`
+    /// that the sentry will speak through.
+    pub async fn connect(&self, namespaces: Namespaces) -> Result<(OwnedFd, OwnedFd)> {
+        self.send(|done| Order::Connect { namespaces, done }).await
+    }
+
+    async fn send<T>(&self, order: impl FnOnce(oneshot::Sender<Result<T>>) -> Order) -> Result<T> {
         let ended = || EngineError::NotReady { what: "the network thread has ended; restart the server".into() };
         let (done, answer) = oneshot::channel();
-        self.orders.send(Order { pin_inner, pin_outer, done }).map_err(|_| ended())?;
+        self.orders.send(order(done)).map_err(|_| ended())?;
         answer.await.map_err(|_| ended())?
     }
 }
 
-/// Runs on the network thread, which leaves its namespace behind at each step.
-async fn build(pin_inner: &Path, pin_outer: &Path) -> Result<Network> {
-    let inner = fresh_namespace(pin_inner)?;
-    let outer = fresh_namespace(pin_outer)?;
-    // In the outer namespace now.
+fn make(pin_inner: &Path, pin_outer: &Path) -> Result<Namespaces> {
+    Ok(Namespaces { inner: fresh_namespace(pin_inner)?, outer: fresh_namespace(pin_outer)? })
+}
+
+/// Runs on the network thread, which moves from namespace to namespace and stays in the last one.
+async fn connect(namespaces: &Namespaces) -> Result<OwnedFd> {
+    let Namespaces { inner, outer } = namespaces;
+    enter(outer)?;
     with_netlink(async |netlink| {
         netlink.link().add(LinkVeth::new("host0", "eth0").build()).execute().await?;
         let host_end = index(&netlink, "host0").await?;
@@ -99,8 +118,7 @@ async fn build(pin_inner: &Path, pin_outer: &Path) -> Result<Network> {
     .await
     .tried(|| "set up the outer end of a sandbox's network".into())?;
 
-    move_into_link_name_space(inner.as_fd(), Some(LinkNameSpaceType::Network))
-        .tried(|| "enter a sandbox's inner network namespace".into())?;
+    enter(inner)?;
     let guest_end = with_netlink(async |netlink| {
         let guest_end = index(&netlink, "eth0").await?;
         let up = LinkUnspec::new_with_index(guest_end).address(GUEST_MAC.to_vec()).up().build();
@@ -109,8 +127,12 @@ async fn build(pin_inner: &Path, pin_outer: &Path) -> Result<Network> {
     })
     .await
     .tried(|| "set up the inner end of a sandbox's network".into())?;
-    let packet_socket = packet_socket(guest_end).tried(|| "open a packet socket on a sandbox's eth0".into())?;
-    Ok(Network { outer, packet_socket })
+    packet_socket(guest_end).tried(|| "open a packet socket on a sandbox's eth0".into())
+}
+
+fn enter(namespace: &OwnedFd) -> Result<()> {
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+        .tried(|| "enter a sandbox's network namespace".into())
 }
 
 /// Moves this thread into a namespace of its own and pins that by a bind mount.
