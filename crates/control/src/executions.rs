@@ -126,6 +126,11 @@ impl ExecutionCell {
         self.finish(ExecutionState::NotStarted, None);
     }
 
+    /// Nobody can say whether it started.
+    pub(crate) fn unknown(&self) {
+        self.finish(ExecutionState::Unknown, None);
+    }
+
     /// Notes why it is about to be killed; the first reason counts.
     pub(crate) fn will_be_killed(&self, why: KilledFor) {
         self.inner().killed_for.get_or_insert(why);

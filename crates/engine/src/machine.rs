@@ -72,7 +72,7 @@ pub struct Machine {
     uid: Uid,
     dirs: SandboxDirs,
     control: ControlSocket,
-    sentry: HostProcess,
+    sentry: Arc<HostProcess>,
     gofer: HostProcess,
     cgroup: Cgroup,
     oom: OomAlarm,
@@ -106,6 +106,7 @@ impl Machine {
     ) -> Result<Machine> {
         let oom = cgroup.oom_alarm()?;
         let control = ControlSocket::new(&dirs.runsc_root().join(format!("runsc-{uid}.sock")));
+        let sentry = Arc::new(sentry);
         Ok(Machine { uid, dirs, control, sentry, gofer, cgroup, oom, outer: Arc::new(outer), dialer })
     }
 
@@ -170,7 +171,7 @@ impl Machine {
     /// The agent must be quiet: at a frame boundary, saying nothing. Blocking work runs to its end also if the caller
     /// goes away, so that the guest is never left standing.
     pub async fn capture(&self, places: CapturePlaces, was_paused: bool) -> Result<Captured> {
-        let upper = self.dirs.upper.clone();
+        let (upper, sentry) = (self.dirs.upper.clone(), self.sentry.clone());
         self.with_control(move |control| {
             let start = Instant::now();
             if !was_paused {
@@ -179,12 +180,15 @@ impl Machine {
             let captured = capture_halted(control, &upper, &places);
             let resumed = if was_paused { Ok(()) } else { control.resume() };
             let paused = start.elapsed();
+            // Whoever removes a machine ends it first and takes its files after: of one that has ended, files may have
+            // been missing when they were copied.
+            let whole = if sentry.has_ended() { Err(EngineError::Ended) } else { resumed };
+            let captured = captured.and_then(|captured| whole.map(|()| captured));
             // The guest runs again; tidying up is nothing it should wait for.
             if captured.is_err() {
                 discard(&places);
             }
             let (memory, layer) = captured?;
-            resumed?;
             Ok(Captured { memory, layer, paused })
         })
         .await

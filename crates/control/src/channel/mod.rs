@@ -43,8 +43,8 @@ pub(crate) enum ChannelError {
     /// No answer came in time.
     #[error("the agent did not answer within {} s", .0.as_secs())]
     Silent(Duration),
-    /// The machine or the server is ending.
-    #[error("the control channel is closed")]
+    /// The machine has ended or is being ended.
+    #[error("its processes have ended")]
     Closed,
 }
 
@@ -61,6 +61,8 @@ struct Shared {
     intake: Mutex<Intake>,
     urgent: Arc<Urgent>,
     broken: watch::Sender<Option<String>>,
+    /// The machine has ended: what it said before is taken in, and nothing more will come.
+    ended: tokio_util::sync::CancellationToken,
     closing: tokio_util::sync::CancellationToken,
 }
 
@@ -120,11 +122,12 @@ impl Channel {
             intake: Mutex::default(),
             urgent: Arc::default(),
             broken: watch::Sender::new(None),
+            ended: tokio_util::sync::CancellationToken::new(),
             closing: tokio_util::sync::CancellationToken::new(),
         });
         let pen = writer::Pen { fifo: ends.to_guest, inbox, urgent: shared.urgent.clone() };
         tokio::spawn(writer::run(pen, Arc::downgrade(&shared), shared.closing.clone()));
-        let ear = reader::Ear { fifo: ends.from_guest, oom: ends.oom };
+        let ear = reader::Ear { fifo: ends.from_guest, oom: ends.oom, ended: shared.ended.clone() };
         tokio::spawn(reader::run(ear, Arc::downgrade(&shared), shared.closing.clone()));
         Channel { shared }
     }
@@ -201,7 +204,13 @@ impl Channel {
         }
     }
 
-    /// Waits until the channel is broken; for ever if it never is.
+    /// The machine behind the channel has ended or is being ended: whoever waits for an answer learns that none will
+    /// come. A FIFO that the host holds open itself does not tell.
+    pub(crate) fn close(&self) {
+        self.shared.ended.cancel();
+    }
+
+    /// Waits until the channel is broken or closed; for ever if it never is.
     pub(crate) async fn broken(&self) {
         let mut broken = self.shared.broken.subscribe();
         if broken.wait_for(Option::is_some).await.is_err() {
@@ -219,7 +228,8 @@ impl Channel {
     }
 
     fn end(&self) -> ChannelError {
-        self.why_broken().map_or(ChannelError::Closed, ChannelError::Broken)
+        let broken = self.why_broken().filter(|_| !self.shared.ended.is_cancelled());
+        broken.map_or(ChannelError::Closed, ChannelError::Broken)
     }
 
     fn intake(&self) -> MutexGuard<'_, Intake> {

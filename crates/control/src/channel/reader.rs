@@ -2,6 +2,7 @@
 
 use std::sync::Weak;
 
+use futures_util::FutureExt;
 use remuda_engine::OomAlarm;
 use remuda_guest_proto::{
     AgentError, Event, Frame, FrameError, HEADER_BYTES, Header, Kind, ReplyResult, decode_credit,
@@ -17,19 +18,31 @@ use super::intake::Incoming;
 pub(super) struct Ear {
     pub(super) fifo: pipe::Receiver,
     pub(super) oom: OomAlarm,
+    pub(super) ended: CancellationToken,
 }
 
 pub(super) async fn run(ear: Ear, shared: Weak<Shared>, closing: CancellationToken) {
-    let Ear { fifo, oom } = ear;
+    let Ear { fifo, oom, ended } = ear;
     let mut fifo = tokio::io::BufReader::with_capacity(256 << 10, fifo);
     loop {
-        let frame = tokio::select! {
-            () = closing.cancelled() => return,
-            frame = next(&mut fifo) => frame,
+        let frame = {
+            let reading = next(&mut fifo);
+            tokio::pin!(reading);
+            tokio::select! {
+                biased;
+                () = closing.cancelled() => return,
+                frame = &mut reading => Some(frame),
+                // What was said before the end is still in the FIFO; when that is empty, it was all.
+                () = ended.cancelled() => reading.now_or_never(),
+            }
         };
         let Some(shared) = shared.upgrade() else { return };
-        if let Err(e) = frame.and_then(|frame| take(&shared, frame, &oom)) {
-            shared.break_off(e.to_string());
+        let taken = match frame {
+            Some(frame) => frame.and_then(|frame| take(&shared, frame, &oom)).map_err(|e| e.to_string()),
+            None => Err("the machine has ended".into()),
+        };
+        if let Err(why) = taken {
+            shared.break_off(why);
             return;
         }
     }

@@ -147,6 +147,9 @@ impl Task {
                 () = self.stop.notified() => return self.fence(),
                 death = live.machine.ended(), if alive => {
                     alive = false;
+                    // All that was said before the end counts: ends of executions, and their output.
+                    live.channel.close();
+                    live.channel.broken().await;
                     self.died(death, None);
                 }
                 () = live.channel.broken(), if alive => {
@@ -250,6 +253,8 @@ impl Task {
         if let Err(e) = self.live.machine.kill() {
             tracing::error!("failed to kill the processes of {}: {e}", self.id);
         }
+        // Nobody is to wait for an answer of a guest that is being ended.
+        self.live.channel.close();
         self.publish(None);
     }
 

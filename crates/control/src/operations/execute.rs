@@ -77,8 +77,11 @@ pub(crate) async fn start(cell: &Arc<SandboxCell>, request: StartExecution) -> R
                 started.not_started();
                 Err(Error::new(ErrorCode::SpawnFailed, refusal.message).remedy("nothing ran; correct the call"))
             }
-            // Handed over, and no word of what became of it: the driver marks it when the machine is known to be gone.
-            Err(e) => Err(crate::errors::channel(&sandbox, e).detail("execution", started.id.to_string())),
+            // Handed over, and the machine ended before it told what became of it.
+            Err(e) => {
+                started.unknown();
+                Err(crate::errors::channel(&sandbox, e).detail("execution", started.id.to_string()))
+            }
         }
     });
     task.await.map_err(|e| Error::new(ErrorCode::Internal, "a start ended unexpectedly").cause(e))??;
