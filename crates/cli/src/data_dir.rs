@@ -36,7 +36,7 @@ impl DataDir {
             return Err(Failure::new(USAGE, message).remedy("choose a shorter --data-dir").into());
         }
         let lock = take(&path.join("server.lock"))?.ok_or_else(|| {
-            Failure::new(NEGATIVE, format!("another server uses the data directory {}", path.display()))
+            Failure::new(NOT_READY, format!("another server uses the data directory {}", path.display()))
                 .remedy("end that server first, or choose another --data-dir")
         })?;
         Ok(DataDir { path, _lock: lock })

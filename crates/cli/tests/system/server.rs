@@ -42,7 +42,7 @@ fn a_second_server_on_the_same_directory_is_refused() {
     let data_dir = first.data_dir.to_str().unwrap();
     let second =
         Answer::of(remuda().args(["serve", "--listen", "127.0.0.1:0", "--data-dir", data_dir]).output().unwrap());
-    second.failed(1, "another server uses the data directory");
+    second.failed(3, "another server uses the data directory");
     assert_eq!(first.run(&["ls"]).code, 0, "the first goes on");
 }
 
