@@ -1,9 +1,21 @@
 //! The binary `remuda` as users run it, against real sandboxes. One test binary, so that it is linked once.
 
+mod api;
+mod bad_input;
+mod branches;
+mod commands;
 mod copies;
+mod crowd;
+mod damage;
+mod death;
 mod embedded;
 mod executions;
 mod files;
+mod full_disk;
+mod guest_files;
+mod hostile;
+mod refused_checkpoint;
 mod server;
+mod server_end;
 mod usage;
 mod world;

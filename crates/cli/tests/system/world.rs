@@ -132,6 +132,12 @@ impl Server {
         self.run(&["create", "--memory", "512"]).line()
     }
 
+    /// Kills it, as a crash does: nothing of its sandboxes is ended or removed.
+    pub fn kill(mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
     /// Asks it to end and waits for that.
     pub fn end(mut self) -> i32 {
         end(&mut self.process, Signal::TERM)

@@ -1,0 +1,90 @@
+//! Sandboxes that die unasked: killed from outside, or out of memory. What is known is told, and nothing is left.
+
+use remuda_client::wire::{CreateSandbox, CreateSnapshot, RemovalResult};
+use remuda_types::{ErrorCode, ExecutionState, SandboxState};
+
+use crate::api::{Api, detached, fork_of, host_processes, python, refused, script_of, traces};
+
+fn kill_9(pid: i32) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+async fn killed_from_outside(kind: &str) {
+    let api = Api::shared();
+    let (victim, other) = (api.create().await, api.create().await);
+    let (id, uid) = (&victim.id, victim.uid.as_str());
+    let (detached, _) = api.background(id, detached("echo ready; sleep 600")).await;
+    let waiting = tokio::spawn({
+        let (client, id) = (api.client.clone(), id.clone());
+        async move { client.execute(&id, &script_of("echo partial; touch /tmp/begun; sleep 600")).await }
+    });
+    api.sh(id, "while [ ! -e /tmp/begun ]; do sleep 0.02; done").await;
+    let processes = host_processes(uid, kind);
+    assert_eq!(processes.len(), 1, "{kind} of {uid}: {processes:?}");
+    kill_9(processes[0]);
+
+    let dead = api.until(id, "stopped", |seen| seen.state == SandboxState::Stopped).await;
+    let reason = dead.reason.clone().unwrap();
+    assert!(!reason.contains("memory") && dead.ended_at_ms.is_some(), "{dead:?}");
+    let waited = waiting.await.unwrap().unwrap();
+    assert_eq!((waited.state, waited.exit_code), (ExecutionState::SandboxGone, None), "{waited:?}");
+    assert_eq!(waited.stdout.as_deref(), Some("partial\n"), "what it had said is kept");
+    let ended = api.ended(id, &detached).await;
+    assert_eq!(ended.state, ExecutionState::SandboxGone);
+    for outcome in [
+        api.client.execute(id, &script_of("true")).await.map(drop),
+        api.client.snapshot(id, &CreateSnapshot::default()).await.map(drop),
+        api.client.fork(id, &fork_of(1)).await.map(drop),
+        api.client.pause(id).await.map(drop),
+        api.client.list_files(id, "/").await.map(drop),
+    ] {
+        let error = refused(outcome, ErrorCode::WrongState);
+        assert_eq!(error.cause.as_deref(), Some(reason.as_str()), "{error:?}");
+    }
+    for kind in ["runsc-sandbox", "runsc-gofer"] {
+        assert_eq!(host_processes(uid, kind), Vec::<i32>::new(), "{kind} is left");
+    }
+    assert_eq!(api.sh(&other.id, "echo alive").await, "alive", "nobody else is touched");
+
+    let removal = api.client.remove_sandbox(id).await.unwrap();
+    assert_eq!(removal.result, RemovalResult::Removed);
+    assert!(removal.processes_gone && removal.files_gone);
+    assert_eq!(traces(uid), Vec::<String>::new());
+    assert!(!api.server.data_dir.join("sandboxes").join(uid).exists());
+    let gone = refused(api.client.sandbox(id).await, ErrorCode::GenerationGone);
+    assert_eq!(gone.details["reason"], reason, "why it died stays known");
+    api.remove(&other.id).await;
+}
+
+#[tokio::test]
+async fn a_killed_sentry_is_a_stopped_sandbox() {
+    killed_from_outside("runsc-sandbox").await;
+}
+
+#[tokio::test]
+async fn a_killed_gofer_is_a_stopped_sandbox() {
+    killed_from_outside("runsc-gofer").await;
+}
+
+#[tokio::test]
+async fn memory_that_runs_out_is_told_as_that() {
+    let api = Api::shared();
+    let sandbox = api.create_with(&CreateSandbox { memory_mib: Some(128), ..CreateSandbox::default() }).await;
+    let other = api.create().await;
+    let id = &sandbox.id;
+    let (resting, _) = api.background(id, detached("echo ready; sleep 600")).await;
+    let eater = "held = []\nwhile True: held.append(bytearray(b'x' * (8 << 20)))";
+    let request = remuda_client::wire::StartExecution { wait_ms: script_of("").wait_ms, ..python(eater) };
+    let eaten = api.client.execute(id, &request).await.unwrap();
+    assert_eq!((eaten.state, eaten.exit_code), (ExecutionState::Oom, None), "{eaten:?}");
+    assert_eq!(api.ended(id, &resting).await.state, ExecutionState::Oom);
+    let dead = api.until(id, "stopped", |seen| seen.state == SandboxState::Stopped).await;
+    assert!(dead.reason.as_ref().is_some_and(|reason| reason.contains("out of memory")), "{dead:?}");
+    let error = refused(api.client.execute(id, &script_of("true")).await, ErrorCode::WrongState);
+    assert_eq!(error.cause, dead.reason);
+    assert_eq!(api.sh(&other.id, "echo alive").await, "alive");
+    api.remove(id).await;
+    assert_eq!(traces(sandbox.uid.as_str()), Vec::<String>::new());
+    api.remove(&other.id).await;
+}
