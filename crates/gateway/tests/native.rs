@@ -69,6 +69,19 @@ impl World {
     }
 }
 
+impl Drop for World {
+    /// A platform has places outside of its data directory, which go when it is shut down.
+    fn drop(&mut self) {
+        let platform = self.platform.clone();
+        // Within a runtime none can be waited for; this one is another thread's.
+        let ending = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(platform.shut_down()).unwrap();
+        });
+        assert!(ending.join().is_ok() || std::thread::panicking());
+    }
+}
+
 /// Every operation of the document, with ids that nothing has.
 fn operations() -> Vec<(String, String)> {
     let document = serde_json::to_value(document()).unwrap();
