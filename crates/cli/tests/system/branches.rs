@@ -10,11 +10,11 @@ use serde_json::Value;
 use crate::api::{Api, PATIENCE, detached, fork_of, refused, traces};
 
 fn branches(fork: &Fork) -> Vec<&Sandbox> {
-    let running = |branch| match branch {
-        &Branch::Sandbox(ref sandbox) => sandbox,
+    let running = fork.branches.iter().map(|branch| match branch {
+        Branch::Sandbox(sandbox) => sandbox,
         Branch::Error(error) => panic!("{error:?}"),
-    };
-    fork.branches.iter().map(running).collect()
+    });
+    running.collect()
 }
 
 fn filesystem() -> CreateSnapshot {

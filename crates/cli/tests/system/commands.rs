@@ -124,7 +124,7 @@ async fn output_arrives_byte_for_byte() {
     let sandbox = api.create().await;
     let id = &sandbox.id;
     const BYTES: usize = 5_000_000;
-    let expected: Vec<u8> = (0..BYTES as u64).map(|n| (n * 2_654_435_761 >> 7) as u8).collect();
+    let expected: Vec<u8> = (0..BYTES as u64).map(|n| ((n * 2_654_435_761) >> 7) as u8).collect();
     let program =
         format!("import sys\nsys.stdout.buffer.write(bytes(n * 2654435761 >> 7 & 255 for n in range({BYTES})))");
     let execution = api.client.execute(id, &crate::api::python(&program)).await.unwrap();

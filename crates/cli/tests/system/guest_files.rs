@@ -8,7 +8,7 @@ use remuda_client::WriteFile;
 use remuda_client::wire::FileKind;
 use remuda_types::{ErrorCode, SandboxId};
 
-use crate::api::{Api, refused};
+use crate::api::{Api, detached, refused};
 
 async fn read(api: &Api, id: &SandboxId, path: &str) -> Vec<u8> {
     let download = api.client.read_file(id, path).await.unwrap();
@@ -61,13 +61,19 @@ async fn a_file_is_replaced_as_a_whole_and_keeps_its_mode() {
     api.client.write_file(id, "/workspace/tool", &options, "#!/bin/sh\necho one\n").await.unwrap();
     assert_eq!(api.sh(id, "./tool; stat -c %a tool").await, "one\n750");
     // Whoever has the old one open reads the old one to its end.
-    api.sh(id, "exec 3< tool; (read -r x < /tmp/never; cat <&3) > /dev/null 2>&1 & true").await;
+    let reader = "exec 3< tool; echo ready; while [ ! -e /tmp/go ]; do sleep 0.02; done; cat <&3";
+    let (reader, _) = api.background(id, detached(reader)).await;
     let before = api.sh(id, "stat -c %i tool").await;
     let after =
         api.client.write_file(id, "/workspace/tool", &WriteFile::default(), "#!/bin/sh\necho two\n").await.unwrap();
     assert_eq!(after.mode, 0o750, "the mode of the file that is replaced");
     assert_ne!(api.sh(id, "stat -c %i tool").await, before, "another file under the same name");
     assert_eq!(api.sh(id, "./tool; ls -A").await, "two\ntool", "nothing temporary is left");
+    api.sh(id, "touch /tmp/go").await;
+    api.ended(id, &reader).await;
+    let page = api.client.output(id, &reader, &Default::default()).await.unwrap();
+    let text: String = page.records.iter().map(|record| record.text.as_str()).collect();
+    assert_eq!(text, "ready\n#!/bin/sh\necho one\n");
     // A link is written through, not replaced.
     api.sh(id, "ln -s tool link").await;
     api.client.write_file(id, "/workspace/link", &WriteFile::default(), "three").await.unwrap();
