@@ -8,10 +8,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use remuda_client::wire::{CreateSandbox, Execution, ForkSandbox, Sandbox, StartExecution};
+use remuda_client::wire::{CreateSandbox, CreateSnapshot, Execution, ForkSandbox, Sandbox, Snapshot, StartExecution};
 use remuda_client::{Client, ClientError, OutputQuery};
-use remuda_types::{Error, ErrorCode, ExecutionId, ExecutionState, SandboxId};
+use remuda_types::{Error, ErrorCode, ExecutionId, ExecutionState, SandboxId, SnapshotState};
 use serde_json::Value;
+use tokio::task::JoinHandle;
 
 use crate::world::Server;
 
@@ -107,6 +108,28 @@ impl Api {
         let line = self.sh(id, "echo > /tmp/ask; cat /tmp/answer").await;
         let words: Vec<&str> = line.split(' ').collect();
         Count { pid: words[0].parse().unwrap(), nonce: words[1].to_owned(), asked: words[2].parse().unwrap() }
+    }
+
+    /// Begins a capture that takes long enough to be seen while it is under way, and waits until it is. The sandbox
+    /// needs 1 GiB.
+    pub async fn begin_long_capture(&self, id: &SandboxId) -> JoinHandle<Result<Snapshot, ClientError>> {
+        let heap = "import os,time\nheap = os.urandom(300 << 20)\nprint('ready', flush=True)\ntime.sleep(600)";
+        self.background(id, python(heap)).await;
+        self.begin_capture(id).await
+    }
+
+    /// Begins a capture and waits until it is under way.
+    pub async fn begin_capture(&self, id: &SandboxId) -> JoinHandle<Result<Snapshot, ClientError>> {
+        let (client, source) = (self.client.clone(), id.clone());
+        let capture = tokio::spawn(async move { client.snapshot(&source, &CreateSnapshot::default()).await });
+        let begun = async {
+            let under_way = |s: &Snapshot| s.source == *id && s.state == SnapshotState::Capturing;
+            while !self.client.snapshots(true).await.unwrap().iter().any(under_way) {
+                assert!(!capture.is_finished(), "it was over before it was seen");
+            }
+        };
+        tokio::time::timeout(PATIENCE, begun).await.unwrap();
+        capture
     }
 
     /// Waits until an execution has ended.

@@ -9,7 +9,7 @@ use remuda_client::{Client, ClientError, SandboxFilter, WriteFile};
 use remuda_types::{ErrorCode, SandboxId, SnapshotMode, SnapshotState};
 use serde_json::json;
 
-use crate::api::{Api, PATIENCE, exchange, fork_of, refused, script_of};
+use crate::api::{Api, exchange, fork_of, refused, script_of};
 use crate::world::{Answer, remuda};
 
 /// Every call that names a sandbox, but for its removal.
@@ -155,19 +155,7 @@ async fn a_snapshot_during_a_snapshot_is_refused_and_the_first_is_whole() {
     let api = Api::own();
     let sandbox = api.create_with(&CreateSandbox { memory_mib: Some(1024), ..CreateSandbox::default() }).await;
     let id = sandbox.id.clone();
-    // Large enough that its capture is seen while it is under way.
-    let heap = "import os,time\nheap = os.urandom(300 << 20)\nprint('ready', flush=True)\ntime.sleep(600)";
-    api.background(&id, crate::api::python(heap)).await;
-    let first = tokio::spawn({
-        let (client, id) = (api.client.clone(), id.clone());
-        async move { client.snapshot(&id, &CreateSnapshot::default()).await }
-    });
-    let begun = async {
-        while !api.client.snapshots(true).await.unwrap().iter().any(|s| s.state == SnapshotState::Capturing) {
-            assert!(!first.is_finished(), "it was over before it was seen");
-        }
-    };
-    tokio::time::timeout(PATIENCE, begun).await.unwrap();
+    let first = api.begin_long_capture(&id).await;
     let (capture, fork) = (CreateSnapshot::default(), fork_of(1));
     let (snapshot, fork, pause) =
         tokio::join!(api.client.snapshot(&id, &capture), api.client.fork(&id, &fork), api.client.pause(&id));

@@ -1,9 +1,10 @@
 //! Sandboxes that die unasked: killed from outside, or out of memory. What is known is told, and nothing is left.
 
+use remuda_client::WriteFile;
 use remuda_client::wire::{CreateSandbox, CreateSnapshot, RemovalResult};
-use remuda_types::{ErrorCode, ExecutionState, SandboxState};
+use remuda_types::{ErrorCode, ExecutionState, SandboxState, SnapshotState};
 
-use crate::api::{Api, detached, fork_of, host_processes, python, refused, script_of, traces};
+use crate::api::{Api, PATIENCE, detached, fork_of, host_processes, python, refused, script_of, traces};
 
 fn kill_9(pid: i32) {
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
@@ -87,4 +88,62 @@ async fn memory_that_runs_out_is_told_as_that() {
     api.remove(id).await;
     assert_eq!(traces(sandbox.uid.as_str()), Vec::<String>::new());
     api.remove(&other.id).await;
+}
+
+#[tokio::test]
+async fn a_death_during_a_capture_leaves_nothing_of_the_capture() {
+    let api = Api::own();
+    let large = CreateSandbox { memory_mib: Some(1024), ..CreateSandbox::default() };
+    let sandbox = api.create_with(&large).await;
+    let id = &sandbox.id;
+    let capture = api.begin_long_capture(id).await;
+    kill_9(host_processes(sandbox.uid.as_str(), "runsc-sandbox")[0]);
+    let error = refused(capture.await.unwrap(), ErrorCode::Unreachable);
+    let snapshot = error.details["snapshot"].as_str().unwrap();
+    assert_eq!(api.client.snapshot_info(snapshot).await.unwrap().state, SnapshotState::Failed);
+    assert_eq!(api.captured(), Vec::<String>::new());
+    api.until(id, "stopped", |seen| seen.state == SandboxState::Stopped).await;
+    api.remove(id).await;
+    assert_eq!(traces(sandbox.uid.as_str()), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_removal_during_a_capture_leaves_nothing_of_either() {
+    let api = Api::own();
+    for pause in [false, true] {
+        let large = CreateSandbox { memory_mib: Some(1024), ..CreateSandbox::default() };
+        let sandbox = api.create_with(&large).await;
+        let id = &sandbox.id;
+        let first = api.begin_long_capture(id).await.await.unwrap().unwrap();
+        api.client.remove_snapshot(first.id.as_str()).await.unwrap();
+        if pause {
+            api.client.pause(id).await.unwrap();
+        }
+        let capture = api.begin_capture(id).await;
+        api.remove(id).await;
+        refused(capture.await.unwrap(), ErrorCode::Unreachable);
+        assert_eq!(api.captured(), Vec::<String>::new(), "paused: {pause}");
+        assert_eq!(traces(sandbox.uid.as_str()), Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn calls_that_wait_when_a_sandbox_dies_are_answered() {
+    let api = Api::shared();
+    let sandbox = api.create().await;
+    let id = &sandbox.id;
+    api.sh(id, "head -c 30000000 /dev/zero > large").await;
+    let download = api.client.read_file(id, "/workspace/large").await.unwrap();
+    let endless = futures_util::stream::pending::<Result<bytes::Bytes, std::io::Error>>();
+    let upload = tokio::spawn({
+        let (client, id) = (api.client.clone(), id.clone());
+        let body = remuda_client::Body::wrap_stream(endless);
+        async move { client.write_file(&id, "/workspace/never", &WriteFile::default(), body).await }
+    });
+    api.sh(id, "until ls -A | grep -q part; do sleep 0.02; done").await;
+    kill_9(host_processes(sandbox.uid.as_str(), "runsc-sandbox")[0]);
+    refused(tokio::time::timeout(PATIENCE, upload).await.expect("the upload hangs").unwrap(), ErrorCode::Unreachable);
+    let cut = tokio::time::timeout(PATIENCE, download.body.collect(64 << 20)).await.expect("the download hangs");
+    assert!(cut.is_err(), "half a file never looks whole");
+    api.remove(id).await;
 }
