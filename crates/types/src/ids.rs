@@ -62,6 +62,7 @@ macro_rules! string_serde {
         impl utoipa::ToSchema for $t {}
     };
 }
+pub(crate) use string_serde;
 
 /// A reusable name in an account: `small`, `c1`, or the caller's own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -225,6 +226,22 @@ tagged_id!(
 tagged_id!(
     /// An execution's id: `exec-` and 20 of `[a-z0-9]`.
     ExecutionId, "exec-", "an execution id"
+);
+tagged_id!(
+    /// An operation's id: `op-` and 20 of `[a-z0-9]`.
+    OperationId, "op-", "an operation id"
+);
+tagged_id!(
+    /// A preview's id: `prev-` and 20 of `[a-z0-9]`.
+    PreviewId, "prev-", "a preview id"
+);
+tagged_id!(
+    /// An access key's id: `key-` and 20 of `[a-z0-9]`. It is no secret.
+    AccessKeyId, "key-", "an access key id"
+);
+tagged_id!(
+    /// A receipt's id: `rcpt-` and 20 of `[a-z0-9]`.
+    ReceiptId, "rcpt-", "a receipt id"
 );
 
 #[cfg(test)]

@@ -4,10 +4,14 @@
 
 pub mod error;
 pub mod ids;
+pub mod keys;
 pub mod limits;
 pub mod states;
 pub mod wire;
 
 pub use error::{Error, ErrorCode};
-pub use ids::{ExecutionId, Generation, IdError, SandboxId, Slot, SnapshotId, Uid};
-pub use states::{ExecutionState, SandboxState, SnapshotMode, SnapshotState};
+pub use ids::{
+    AccessKeyId, ExecutionId, Generation, IdError, OperationId, PreviewId, ReceiptId, SandboxId, Slot, SnapshotId, Uid,
+};
+pub use keys::{Account, Key, NameError};
+pub use states::{ExecutionState, OperationState, SandboxState, SnapshotMode, SnapshotState};

@@ -75,6 +75,20 @@ pub enum ExecutionState {
     NotStarted,
 }
 
+/// Where an operation stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OperationState {
+    /// Admitted; its steps are under way.
+    Pending,
+    /// It did what was asked.
+    Done,
+    /// It failed, and what it had begun is undone.
+    Failed,
+    /// The effect was handed over and the sandbox died before telling.
+    Indeterminate,
+}
+
 macro_rules! display_as_serde {
     ($($t:ty),*) => {$(
         impl fmt::Display for $t {
@@ -84,7 +98,7 @@ macro_rules! display_as_serde {
         }
     )*};
 }
-display_as_serde!(SandboxState, SnapshotMode, SnapshotState, ExecutionState);
+display_as_serde!(SandboxState, SnapshotMode, SnapshotState, ExecutionState, OperationState);
 
 impl ExecutionState {
     /// Whether nothing more will happen to it.
