@@ -22,11 +22,12 @@ impl Steps {
         let number = format!("{}/{}", self.done.len() + 1, self.total);
         println!("== {number} {name}");
         let began = Instant::now();
-        let result = work().with_context(|| format!("step {number} ({name}) failed"))?;
+        let result = work();
         let took = began.elapsed();
-        println!("== {number} {name}: done in {}", seconds(took));
         self.done.push((name.to_owned(), took));
-        Ok(result)
+        let how = if result.is_ok() { "done in" } else { "FAILED after" };
+        println!("== {number} {name}: {how} {}", seconds(took));
+        result.with_context(|| format!("step {number} ({name}) failed"))
     }
 
     /// Prints what took how long.
@@ -53,5 +54,6 @@ mod tests {
         steps.step("first", || Ok(())).unwrap();
         let error = steps.step("second", || -> anyhow::Result<()> { anyhow::bail!("no disk") }).unwrap_err();
         assert_eq!(format!("{error:#}"), "step 2/2 (second) failed: no disk");
+        assert_eq!(steps.done.len(), 2);
     }
 }

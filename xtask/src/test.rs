@@ -35,7 +35,10 @@ pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
     steps.step("rules of the repository", || check::all(&metadata, &remuda))?;
     let temporary = Temporary::new()?;
     let tested = steps.step("tests", || {
-        run_shown(cargo().args(["test", "--workspace", "--locked"]).env("TMPDIR", &temporary.directory))
+        // To the end, so that one run tells all that is wrong.
+        let mut tests = cargo();
+        tests.args(["test", "--workspace", "--locked", "--no-fail-fast"]).env("TMPDIR", &temporary.directory);
+        run_shown(&mut tests)
     });
     let clean = steps.step("nothing is left behind", || {
         temporary.must_be_empty()?;
