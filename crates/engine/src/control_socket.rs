@@ -96,7 +96,11 @@ impl ControlSocket {
         send(&stream, &request.tried(trying)?, descriptors).tried(trying)?;
         let answer = receive(&mut stream).map_err(|e| match e.kind() {
             // The sentry died in the middle of the call.
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => EngineError::Ended,
+            // Nobody serves the socket any more: in whichever step of the call that shows.
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::BrokenPipe => EngineError::Ended,
             _ => EngineError::Io { what: trying(), source: e },
         })?;
         if answer.success {
