@@ -23,7 +23,7 @@ impl Inventory {
         mounts(&mut found);
         entries(&mut found, Path::new("/run/netns"), "network namespace", |_| true);
         entries(&mut found, Path::new("/sys/class/net"), "network link", |_| true);
-        for directory in [Path::new("/dev/shm"), Path::new("/run"), &std::env::temp_dir()] {
+        for directory in [Path::new("/dev/shm"), Path::new("/run"), Path::new("/var/tmp"), &std::env::temp_dir()] {
             entries(&mut found, directory, "directory or file", |name| name.starts_with("remuda"));
         }
         cgroups(&mut found, Path::new("/sys/fs/cgroup"), 0);
