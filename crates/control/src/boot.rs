@@ -1,9 +1,10 @@
-//! Gives a reserved sandbox its machine: build, start or restore, bind, drive.
+//! Gives a reserved sandbox its machine: prepare, raise, bind, drive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use remuda_engine as engine;
 use remuda_engine::{Limits, MachineSpec, MemoryImage};
 use remuda_guest_proto::{Bind, Bound, Request, ResumeAt};
 use remuda_types::limits::{CPUS_DEFAULT, PROCESSES_DEFAULT};
@@ -62,29 +63,23 @@ async fn try_boot(platform: &Platform, cell: &Arc<SandboxCell>, life: Life) -> R
         limits: Limits { memory_bytes: u64::from(cell.memory_mib) << 20, cpus: CPUS_DEFAULT },
     };
     let start = Instant::now();
-    let machine = platform.engine().build(&spec).await.map_err(failed)?;
-    let built = start.elapsed();
-    let channel = Channel::start(machine.open_channel().map_err(failed)?);
-    let (snapshot, carried) = match life {
-        Life::Fresh { snapshot } => {
-            machine.start().await.map_err(failed)?;
-            (snapshot, Vec::new())
-        }
+    let (snapshot, carried, filling) = match life {
+        Life::Fresh { snapshot } => (snapshot, Vec::new(), engine::Life::Fresh),
         Life::Restored { snapshot, image, carried } => {
             let files = tokio::task::spawn_blocking(move || image.open()).await;
             let files = files.map_err(|e| Error::new(ErrorCode::Internal, "a task ended").cause(e))?;
-            machine.restore(files.map_err(failed)?).await.map_err(failed)?;
-            (Some(snapshot), carried)
+            (Some(snapshot), carried, engine::Life::Restored(files.map_err(failed)?))
         }
     };
-    let alive = start.elapsed();
-    let live = Arc::new(Live { machine, channel, clock: RunningClock::started() });
+    let site = platform.engine().prepare(&spec).await.map_err(failed)?;
+    let channel = Channel::start(site.open_channel().map_err(failed)?);
+    let prepared = start.elapsed();
     // Before the agent may say a word: where the output of what already runs in there goes.
     let mut branched = Vec::new();
     for carried in &carried {
         let id = ExecutionId::from_entropy(id_entropy()?);
         let execution = ExecutionCell::branched(id, cell.id.clone(), carried);
-        live.channel.attach_execution(carried.channel, execution.clone());
+        channel.attach_execution(carried.channel, execution.clone());
         branched.push(execution);
     }
     let bind = Bind {
@@ -97,20 +92,33 @@ async fn try_boot(platform: &Platform, cell: &Arc<SandboxCell>, life: Life) -> R
         executions: carried.iter().map(|c| ResumeAt { channel: c.channel, have: c.have() }).collect(),
         processes_max: PROCESSES_DEFAULT,
     };
-    // The agent dies with the machine: an end is known at once, not after the time-out.
-    let bound = tokio::select! {
-        bound = live.channel.bind(bind) => bound.map_err(|e| crate::errors::channel(&cell.id, e))?,
-        _ = live.machine.ended() => {
-            return Err(Error::new(ErrorCode::EngineFailed, format!("the processes of {} ended at once", cell.id)));
-        }
+    // Written before there is anybody to read it: the first thing the agent does is to take its identity.
+    let mut binding = std::pin::pin!(channel.bind(bind));
+    let mut raising = std::pin::pin!(site.raise(filling));
+    let (machine, early) = tokio::select! {
+        machine = &mut raising => (machine.map_err(failed)?, None),
+        bound = &mut binding => (raising.await.map_err(failed)?, Some(bound)),
     };
+    let alive = start.elapsed();
+    // The agent dies with the machine: an end is known at once, not after the time-out.
+    let bound = match early {
+        Some(bound) => bound,
+        None => tokio::select! {
+            bound = binding => bound,
+            _ = machine.ended() => {
+                return Err(Error::new(ErrorCode::EngineFailed, format!("the processes of {} ended at once", cell.id)));
+            }
+        },
+    };
+    let bound = bound.map_err(|e| crate::errors::channel(&cell.id, e))?;
+    let live = Arc::new(Live { machine, channel: channel.clone(), clock: RunningClock::started() });
     adopt(&live, cell, &bound, branched).await?;
     let driver = Driver::start(cell.id.clone(), live.clone(), cell.executions.clone(), cell.status.clone());
     if cell.running.set((live, driver)).is_err() {
         return Err(Error::new(ErrorCode::Internal, format!("{} was started twice", cell.id)));
     }
     let bound = start.elapsed();
-    tracing::debug!("{}: built after {built:?}, alive after {alive:?}, bound after {bound:?}", cell.id);
+    tracing::debug!("{}: prepared after {prepared:?}, alive after {alive:?}, bound after {bound:?}", cell.id);
     debug_assert_eq!(cell.state(), SandboxState::Running);
     Ok(())
 }

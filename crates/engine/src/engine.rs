@@ -1,29 +1,25 @@
-//! The engine of one server: builds machines, takes them apart, and clears what an earlier server left behind.
+//! The engine of one server: prepares places for machines, takes machines apart, and clears what an earlier server left behind.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::Arc;
 
 use remuda_types::{SnapshotId, Uid};
 
-use crate::bundle;
 use crate::cgroup::CgroupRoot;
 use crate::dialer::Dialer;
-use crate::dirs::{Dirs, SandboxDirs};
+use crate::dirs::Dirs;
 use crate::error::{EngineError, Result, Tried};
-use crate::machine::{CapturePlaces, Machine, MachineSpec, remove_tree};
+use crate::machine::{CapturePlaces, MachineSpec, remove_tree};
 use crate::network::NetworkBuilder;
 use crate::parts::Parts;
 use crate::process::{HostProcess, become_subreaper};
 use crate::rootfs;
+use crate::site::Site;
 
 /// Rounds of killing what is found in a cgroup before giving up; each waits for the ends of what it killed.
 const KILL_ROUNDS_MAX: u32 = 20;
-/// How much of runsc's complaint goes into an error, in characters.
-const COMPLAINT_CHARS_MAX: usize = 600;
 
 /// The engine. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -91,47 +87,39 @@ impl Engine {
         }
     }
 
-    /// Builds a machine: namespaces, root, cgroup, `runsc create`. Nothing of the guest runs yet. On failure nothing
-    /// of it is left.
-    pub async fn build(&self, spec: &MachineSpec) -> Result<Machine> {
-        match self.try_build(spec).await {
-            Ok(machine) => Ok(machine),
-            Err(e) => {
-                if let Err(cleanup) = self.tear_down(&spec.uid).await {
-                    tracing::error!("failed to clean up after {}, which was not built: {cleanup}", spec.uid);
-                }
-                Err(e)
-            }
-        }
-    }
-
-    async fn try_build(&self, spec: &MachineSpec) -> Result<Machine> {
-        let places = self.shared.dirs.sandbox(&spec.uid);
-        for dir in places.all() {
+    /// Prepares the place for a machine: directories, cgroup, namespaces, root, FIFOs. If that fails, and also if what
+    /// follows does, [`Engine::tear_down`] removes what there is.
+    pub async fn prepare(&self, spec: &MachineSpec) -> Result<Site> {
+        let dirs = self.shared.dirs.sandbox(&spec.uid);
+        for dir in dirs.all() {
             crate::dirs::make(&dir)?;
         }
         // The upper's own mode is that of the guest's root directory.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(&places.upper, open).tried(|| format!("open {} to its guest", places.upper.display()))?;
+        fs::set_permissions(&dirs.upper, open).tried(|| format!("open {} to its guest", dirs.upper.display()))?;
+        for fifo in [dirs.fifo_in(), dirs.fifo_out()] {
+            let mode = rustix::fs::Mode::from_raw_mode(0o600);
+            rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).tried(|| format!("make {}", fifo.display()))?;
+        }
         let cgroup = self.shared.cgroups.make(spec.uid.as_str(), spec.limits)?;
-        let namespaces = self.shared.networks.make(places.net_inner(), places.net_outer()).await?;
-        let entrances = cgroup.entrances()?;
-        let (engine, dirs, layers) = (self.clone(), places.clone(), spec.layers.clone());
-        let uid = spec.uid.clone();
-        let created = tokio::task::spawn_blocking(move || {
-            let Shared { parts, dirs: all, .. } = &*engine.shared;
-            rootfs::mount(all, &dirs, &layers, parts)?;
-            create(&parts.runsc, &uid, &dirs, entrances)
+        let oom = cgroup.oom_alarm()?;
+        let (engine, places, layers) = (self.clone(), dirs.clone(), spec.layers.clone());
+        let mounting = tokio::task::spawn_blocking(move || {
+            rootfs::mount(&engine.shared.dirs, &places, &layers, &engine.shared.parts)
         });
-        // The interfaces are set up while runsc starts its processes, which takes most of the time.
-        let (created, connected) = tokio::join!(created, self.shared.networks.connect(namespaces));
-        let pids = created.map_err(std::io::Error::other).tried(|| "build a machine".into())??;
-        let (outer, packet_socket) = connected?;
-        let (sentry, gofer) = (HostProcess::open(pids.sentry)?, HostProcess::open(pids.gofer)?);
-        let dialer = self.shared.dialer.clone();
-        let machine = Machine::new(spec.uid.clone(), places, sentry, gofer, cgroup, outer, dialer)?;
-        machine.connect_network(packet_socket).await?;
-        Ok(machine)
+        let namespaces = self.shared.networks.make(dirs.net_inner(), dirs.net_outer());
+        let (mounted, namespaces) = tokio::join!(mounting, namespaces);
+        mounted.map_err(std::io::Error::other).tried(|| "mount a root file system".into())??;
+        Ok(Site {
+            uid: spec.uid.clone(),
+            dirs,
+            runsc: self.shared.parts.runsc.clone(),
+            cgroup,
+            oom,
+            namespaces: namespaces?,
+            networks: self.shared.networks.clone(),
+            dialer: self.shared.dialer.clone(),
+        })
     }
 
     /// Ends and removes whatever exists of a machine: processes first, then mounts, namespaces, cgroup and files. May
@@ -210,69 +198,6 @@ impl Engine {
         });
         removing.await.map_err(std::io::Error::other).tried(|| "remove a directory".into())?
     }
-}
-
-struct Pids {
-    sentry: i32,
-    gofer: i32,
-}
-
-/// Runs `runsc create` and waits for it; it forks sentry and gofer and ends.
-fn create(runsc: &Path, uid: &Uid, dirs: &SandboxDirs, entrances: Vec<fs::File>) -> Result<Pids> {
-    let trying = || format!("create the sandbox {uid}");
-    let config = bundle::config(&dirs.mount, &dirs.net_inner());
-    let text = serde_json::to_vec(&config).map_err(std::io::Error::from).tried(trying)?;
-    fs::write(dirs.bundle.join("config.json"), text).tried(trying)?;
-    let mut ends = Vec::new();
-    for fifo in [dirs.fifo_in(), dirs.fifo_out()] {
-        let mode = rustix::fs::Mode::from_raw_mode(0o600);
-        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).tried(|| format!("make {}", fifo.display()))?;
-        ends.push(fs::File::options().read(true).write(true).open(&fifo).tried(trying)?);
-    }
-    let (out, into) = (ends.pop(), ends.pop());
-    let complaints = fs::File::create(dirs.log.join("create.err")).tried(trying)?;
-    let pid_file = dirs.state.join("pid");
-    let mut command = std::process::Command::new(runsc);
-    command
-        .arg("--root")
-        .arg(dirs.runsc_root())
-        .args(["--platform=systrap", "--network=sandbox", "--net-disconnect-ok", "--overlay2=none"])
-        .arg("--ignore-cgroups")
-        .arg("--log")
-        .arg(dirs.log.join("runsc.log"))
-        .arg("create")
-        .arg("--bundle")
-        .arg(&dirs.bundle)
-        .arg("--pid-file")
-        .arg(&pid_file)
-        .arg(uid.as_str())
-        .stdin(into.map_or_else(Stdio::null, Stdio::from))
-        .stdout(out.map_or_else(Stdio::null, Stdio::from))
-        .stderr(complaints)
-        .env_clear()
-        .current_dir("/");
-    // SAFETY: between fork and exec only `write` is called, on descriptors that were opened before.
-    unsafe {
-        command.pre_exec(move || {
-            entrances.iter().try_for_each(|mut entrance| std::io::Write::write_all(&mut entrance, b"0"))
-        });
-    }
-    let status = command.status().tried(|| format!("run {}", runsc.display()))?;
-    if !status.success() {
-        let read = |name: &str| fs::read_to_string(dirs.log.join(name)).unwrap_or_default();
-        let said = format!("{}{}", read("create.err"), read("runsc.log"));
-        let start = said.char_indices().rev().nth(COMPLAINT_CHARS_MAX).map_or(0, |(i, _)| i);
-        return Err(EngineError::Create { why: format!("{status}: {}", said[start..].trim()) });
-    }
-    let read = |path: PathBuf| fs::read_to_string(&path).tried(|| format!("read {}", path.display()));
-    let bad = |what: &str| EngineError::Create { why: format!("it left no {what}") };
-    let sentry = read(pid_file)?.trim().parse().map_err(|_| bad("pid file"))?;
-    let state = read(dirs.runsc_root().join(format!("{uid}_sandbox:{uid}.state")))?;
-    let gofer = serde_json::from_str::<serde_json::Value>(&state)
-        .ok()
-        .and_then(|state| i32::try_from(state.get("goferPid")?.as_i64()?).ok())
-        .ok_or_else(|| bad("gofer pid in its state file"))?;
-    Ok(Pids { sentry, gofer })
 }
 
 fn names(dir: &Path) -> Result<Vec<String>> {

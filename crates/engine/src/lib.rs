@@ -18,6 +18,7 @@ mod network;
 mod parts;
 mod process;
 mod rootfs;
+mod site;
 mod trial;
 
 pub use alarm::OomAlarm;
@@ -28,6 +29,7 @@ pub use error::{EngineError, Result};
 pub use freeze::Frozen;
 pub use image::{ImageFiles, MemoryImage};
 pub use layer::LayerSeal;
-pub use machine::{CapturePlaces, Captured, ChannelEnds, Death, Machine, MachineSpec};
+pub use machine::{CapturePlaces, Captured, Death, Machine, MachineSpec};
 pub use parts::{AGENT_PATH, Fingerprint, Parts};
+pub use site::{ChannelEnds, Life, Site};
 pub use trial::Trial;

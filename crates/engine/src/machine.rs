@@ -1,8 +1,7 @@
 //! One machine: a created sandbox, its control socket, its channel, its processes.
 //!
-//! A machine is built first (`runsc create`) and given life second, by [`Machine::start`] or [`Machine::restore`].
-//! Everything after `create` goes through the control socket; ends go through pidfds, never through `runsc delete`,
-//! which has killed strangers whose pid was reused.
+//! Everything after `runsc create` goes through the control socket; ends go through pidfds, never through
+//! `runsc delete`, which has killed strangers whose pid was reused.
 
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
@@ -11,7 +10,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use remuda_types::Uid;
-use tokio::net::unix::pipe;
 
 use crate::alarm::OomAlarm;
 use crate::cgroup::{Cgroup, Limits};
@@ -80,34 +78,21 @@ pub struct Machine {
     dialer: Dialer,
 }
 
-/// The host's ends of a machine's control channel.
-#[derive(Debug)]
-pub struct ChannelEnds {
-    /// Host to guest.
-    pub to_guest: pipe::Sender,
-    /// Guest to host.
-    pub from_guest: pipe::Receiver,
-    /// Tells what a guest process that ended may have died of.
-    pub oom: OomAlarm,
-}
-
-/// Size of the FIFOs' buffers, in bytes: a frame of data fits whole.
-const FIFO_BYTES: usize = 1 << 20;
-
 impl Machine {
+    #[allow(clippy::too_many_arguments, reason = "each is a part of the machine; only its site calls this")]
     pub(crate) fn new(
         uid: Uid,
         dirs: SandboxDirs,
+        control: ControlSocket,
         sentry: HostProcess,
         gofer: HostProcess,
         cgroup: Cgroup,
+        oom: OomAlarm,
         outer: OwnedFd,
         dialer: Dialer,
-    ) -> Result<Machine> {
-        let oom = cgroup.oom_alarm()?;
-        let control = ControlSocket::new(&dirs.runsc_root().join(format!("runsc-{uid}.sock")));
-        let sentry = Arc::new(sentry);
-        Ok(Machine { uid, dirs, control, sentry, gofer, cgroup, oom, outer: Arc::new(outer), dialer })
+    ) -> Machine {
+        let (sentry, outer) = (Arc::new(sentry), Arc::new(outer));
+        Machine { uid, dirs, control, sentry, gofer, cgroup, oom, outer, dialer }
     }
 
     /// Its uid.
@@ -118,42 +103,6 @@ impl Machine {
     /// Pids of its sentry and gofer on the host.
     pub fn host_pids(&self) -> [i32; 2] {
         [self.sentry.pid(), self.gofer.pid()]
-    }
-
-    /// Connects the sentry's network stack to the packet socket.
-    pub(crate) async fn connect_network(&self, packet_socket: OwnedFd) -> Result<()> {
-        self.with_control(move |control| {
-            control.create_links(&network::links(), std::os::fd::AsFd::as_fd(&packet_socket))
-        })
-        .await
-    }
-
-    /// Opens the host's ends of the channel. They are opened for reading and writing both, so that neither side ever
-    /// sees an end of file, and by descriptions of their own: the sentry makes its ones non-blocking.
-    pub fn open_channel(&self) -> Result<ChannelEnds> {
-        let options = || {
-            let mut options = pipe::OpenOptions::new();
-            options.read_write(true);
-            options
-        };
-        let trying = || format!("open the control channel of {}", self.uid);
-        let to_guest = options().open_sender(self.dirs.fifo_in()).tried(trying)?;
-        let from_guest = options().open_receiver(self.dirs.fifo_out()).tried(trying)?;
-        // Larger buffers are a matter of speed; a refusal (the pipe quota of a user) is fine.
-        let _ = rustix::pipe::fcntl_setpipe_size(&to_guest, FIFO_BYTES);
-        let _ = rustix::pipe::fcntl_setpipe_size(&from_guest, FIFO_BYTES);
-        Ok(ChannelEnds { to_guest, from_guest, oom: self.oom.clone() })
-    }
-
-    /// Starts the agent.
-    pub async fn start(&self) -> Result<()> {
-        let uid = self.uid.to_string();
-        self.with_control(move |control| control.start(&uid)).await
-    }
-
-    /// Fills the machine with a captured one.
-    pub async fn restore(&self, files: ImageFiles) -> Result<()> {
-        self.with_control(move |control| control.restore(files.descriptors())).await
     }
 
     /// Halts every process of the guest.
@@ -246,16 +195,12 @@ impl Machine {
         self.gofer.ended().await;
     }
 
-    /// Runs blocking calls on the control socket off the runtime's own threads.
+    /// Calls on the control socket; a socket that nobody serves any more means that the sentry is gone.
     async fn with_control<T: Send + 'static>(
         &self,
         work: impl FnOnce(&ControlSocket) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let control = self.control.clone();
-        let result = tokio::task::spawn_blocking(move || work(&control)).await;
-        let result = result.map_err(std::io::Error::other).tried(|| "run a call to runsc".into())?;
-        match result {
-            // A socket that nobody serves any more means that the sentry is gone.
+        match self.control.with(work).await {
             Err(EngineError::Io { .. }) if self.has_ended() => Err(EngineError::Ended),
             other => other,
         }

@@ -15,8 +15,9 @@ use crate::cgroup::Limits;
 use crate::engine::Engine;
 use crate::error::{EngineError, Result, Tried};
 use crate::install::{Capabilities, Probe, ProbeFuture};
-use crate::machine::{ChannelEnds, Machine, MachineSpec};
+use crate::machine::{Machine, MachineSpec};
 use crate::parts::{AGENT_PATH, Fingerprint, Parts};
+use crate::site::{ChannelEnds, Life};
 
 /// The program inside: answers every line with a count; at `hold` it keeps a deleted file open.
 const PROGRAM: &str = "#!/bin/sh\nn=0\nwhile read -r line; do\n  n=$((n+1))\n  \
@@ -72,8 +73,7 @@ fn open(dir: &Path, runsc: &Path, base: &Path) -> Result<Engine> {
 }
 
 async fn run(engine: &Engine, found: &mut Capabilities) -> Result<()> {
-    let (source, mut talk) = build(engine, b's', Vec::new()).await?;
-    source.start().await?;
+    let (source, mut talk) = raise(engine, b's', Vec::new(), Life::Fresh).await?;
     expect(&mut talk, "hello", 1).await?;
     found.control_socket = true;
 
@@ -88,8 +88,8 @@ async fn run(engine: &Engine, found: &mut Capabilities) -> Result<()> {
     let image = captured.memory.ok_or(EngineError::Ended)?;
     found.checkpoint = true;
 
-    let (copy, mut talk_copy) = build(engine, b'c', vec![snapshot.to_string()]).await?;
-    copy.restore(image.open()?).await?;
+    let life = Life::Restored(image.open()?);
+    let (_copy, mut talk_copy) = raise(engine, b'c', vec![snapshot.to_string()], life).await?;
     // The source counted to 3 by now; the copy knows of two lines.
     expect(&mut talk_copy, "hello", 3).await?;
     expect(&mut talk_copy, "hello", 4).await?;
@@ -110,11 +110,11 @@ async fn run(engine: &Engine, found: &mut Capabilities) -> Result<()> {
     Ok(())
 }
 
-async fn build(engine: &Engine, name: u8, layers: Vec<String>) -> Result<(Machine, ChannelEnds)> {
+async fn raise(engine: &Engine, name: u8, layers: Vec<String>, life: Life) -> Result<(Machine, ChannelEnds)> {
     let spec = MachineSpec { uid: Uid::from_entropy([name; 20]), layers, limits: LIMITS };
-    let machine = engine.build(&spec).await?;
-    let ends = machine.open_channel()?;
-    Ok((machine, ends))
+    let site = engine.prepare(&spec).await?;
+    let ends = site.open_channel()?;
+    Ok((site.raise(life).await?, ends))
 }
 
 /// Says a line and waits for its echo with the right count.
