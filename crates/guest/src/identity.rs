@@ -1,5 +1,8 @@
-//! Writes down who the sandbox is, where programs look for it. An item that can't be written is said on stderr and
-//! doesn't keep the others from being written.
+//! Writes down who the sandbox is. An item that can't be written is said on stderr and doesn't keep the others from
+//! being written.
+//!
+//! All of it lies in `/run/remuda`, in memory: an identity is no file change of the sandbox and must not come along with
+//! its files. `/etc/hostname`, `/etc/hosts` and `/etc/machine-id` are links to there, which come with the agent.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -27,23 +30,24 @@ const HOSTS_MARK: &str = "# remuda";
 
 /// Takes the identity.
 pub fn take(inherited: &Inherited, bind: &Bind) {
-    let root = &inherited.root;
+    let place = &inherited.root.join("run/remuda");
+    tell("/run/remuda", make(place));
     if is_host_name(&bind.hostname) {
         if inherited.is_init {
             tell("the host name", rustix::system::sethostname(bind.hostname.as_bytes()).map_err(io::Error::from));
         }
-        tell("/etc/hostname", replace(&root.join("etc/hostname"), format!("{}\n", bind.hostname).as_bytes()));
-        tell("/etc/hosts", write_hosts(&root.join("etc/hosts"), &bind.hostname));
+        tell("/etc/hostname", replace(&place.join("hostname"), format!("{}\n", bind.hostname).as_bytes()));
+        tell("/etc/hosts", write_hosts(&place.join("hosts"), &bind.hostname));
     } else {
         say(format_args!("{:?} is no host name", bind.hostname));
     }
     if bind.machine_id.len() == 32 && bind.machine_id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         let line = format!("{}\n", bind.machine_id.to_ascii_lowercase());
-        tell("/etc/machine-id", replace(&root.join("etc/machine-id"), line.as_bytes()));
+        tell("/etc/machine-id", replace(&place.join("machine-id"), line.as_bytes()));
     } else {
         say(format_args!("the machine id is not sixteen bytes in hex"));
     }
-    tell("/run/remuda/identity.json", write_identity(&root.join("run/remuda"), bind));
+    tell("/run/remuda/identity.json", write_identity(place, bind));
 }
 
 fn tell(item: &str, result: io::Result<()>) {
@@ -58,6 +62,11 @@ fn is_host_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= HOST_NAME_BYTES_MAX && name.bytes().all(sound)
 }
 
+fn make(dir: &Path) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o755))
+}
+
 fn write_identity(dir: &Path, bind: &Bind) -> io::Result<()> {
     let identity = Identity {
         sandbox: &bind.sandbox,
@@ -67,8 +76,6 @@ fn write_identity(dir: &Path, bind: &Bind) -> io::Result<()> {
     };
     let mut json = serde_json::to_vec(&identity)?;
     json.push(b'\n');
-    fs::create_dir_all(dir)?;
-    fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
     replace(&dir.join("identity.json"), &json)
 }
 
@@ -94,7 +101,7 @@ fn hosts(before: &str, hostname: &str) -> String {
 }
 
 /// Replaces a file whole, so that no reader sees half of it, for everyone to read. Does nothing if it is the same
-/// already. A file that is a mount of its own can only be written in place.
+/// already.
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     if small_file::read(path).is_ok_and(|before| before == content) {
         return Ok(());
@@ -103,14 +110,10 @@ fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     name.push(".remuda");
     let temporary = Path::new(&name);
     let written = write_new(temporary, content).and_then(|()| fs::rename(temporary, path));
-    if let Err(error) = written {
+    if written.is_err() {
         let _ = fs::remove_file(temporary);
-        if error.kind() != io::ErrorKind::ResourceBusy {
-            return Err(error);
-        }
-        fs::write(path, content)?;
     }
-    Ok(())
+    written
 }
 
 fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {

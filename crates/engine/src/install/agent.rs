@@ -10,12 +10,20 @@ use super::digest::Digest;
 use super::error::{RUN_SETUP, SetupError};
 use crate::parts::AGENT_PATH;
 
+/// Files that tell who a sandbox is, and where its agent keeps them: in memory, since an identity must not come along
+/// with a sandbox's files.
+const IDENTITY_LINKS: [(&str, &str); 3] = [
+    ("etc/hostname", "/run/remuda/hostname"),
+    ("etc/hosts", "/run/remuda/hosts"),
+    ("etc/machine-id", "/run/remuda/machine-id"),
+];
+
 /// A placed agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentLayer {
     /// Digest of the agent's binary.
     pub digest: Digest,
-    /// A directory to use as an overlay's lower directory; holds `usr/lib/remuda/agent` and nothing else.
+    /// A directory to use as an overlay's lower directory; holds `usr/lib/remuda/agent` and [`IDENTITY_LINKS`].
     pub dir: PathBuf,
 }
 
@@ -34,8 +42,14 @@ pub fn place_agent(cache: &Cache, bytes: &[u8]) -> Result<AgentLayer, SetupError
         let parent = layer.join("usr/lib/remuda");
         fs::DirBuilder::new().recursive(true).mode(0o755).create(&parent).map_err(SetupError::io("make", &parent))?;
         fs::write(&place, bytes).map_err(SetupError::io("write", &place))?;
+        let etc = layer.join("etc");
+        fs::create_dir(&etc).map_err(SetupError::io("make", &etc))?;
+        for (link, target) in IDENTITY_LINKS {
+            let link = layer.join(link);
+            std::os::unix::fs::symlink(target, &link).map_err(SetupError::io("make", &link))?;
+        }
         // Said outright for each: the caller's umask must not decide what a sandbox sees.
-        for path in [layer.clone(), layer.join("usr"), layer.join("usr/lib"), parent, place] {
+        for path in [layer.clone(), layer.join("usr"), layer.join("usr/lib"), parent, place, etc] {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
                 .map_err(SetupError::io("set the mode of", &path))?;
         }
@@ -71,6 +85,7 @@ mod tests {
         let made = fs::metadata(&file).unwrap();
         assert_eq!(made.permissions().mode() & 0o7777, 0o755);
         assert_eq!(fs::read(&file).unwrap(), b"agent one");
+        assert_eq!(fs::read_link(first.dir.join("etc/hosts")).unwrap(), Path::new("/run/remuda/hosts"));
         assert_eq!(place_agent(&cache, b"agent one").unwrap(), first);
         assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), made.modified().unwrap());
         assert_ne!(place_agent(&cache, b"agent two").unwrap().dir, first.dir);

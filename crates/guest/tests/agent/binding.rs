@@ -23,19 +23,20 @@ fn silent_until_bound() {
 #[test]
 fn the_identity_is_written_down() {
     let mut host = Host::unbound();
-    std::fs::write(host.root.path().join("etc/hosts"), "127.0.0.1 localhost\n10.1.1.1 db\n").unwrap();
+    std::fs::create_dir_all(host.root.path().join("run/remuda")).unwrap();
+    std::fs::write(host.root.path().join("run/remuda/hosts"), "127.0.0.1 localhost\n10.1.1.1 db\n").unwrap();
     host.bind(&[]);
     let read = |path: &str| std::fs::read_to_string(host.root.path().join(path)).unwrap();
-    assert_eq!(read("etc/hostname"), "c1-host\n");
-    assert_eq!(read("etc/machine-id"), "00112233445566778899aabbccddeeff\n");
-    assert_eq!(read("etc/hosts"), "127.0.0.1 localhost\n10.1.1.1 db\n127.0.1.1\tc1-host\t# remuda\n");
+    assert_eq!(read("run/remuda/hostname"), "c1-host\n");
+    assert_eq!(read("run/remuda/machine-id"), "00112233445566778899aabbccddeeff\n");
+    assert_eq!(read("run/remuda/hosts"), "127.0.0.1 localhost\n10.1.1.1 db\n127.0.1.1\tc1-host\t# remuda\n");
     let identity: serde_json::Value = serde_json::from_str(&read("run/remuda/identity.json")).unwrap();
     assert_eq!(
         identity,
         serde_json::json!({"sandbox": "c1@2026-10-08T12:00:00.000Z", "uid": "abcdefghij0123456789", "snapshot": null, "bound_at_unix_ms": 1234})
     );
-    let names: Vec<_> = std::fs::read_dir(host.root.path().join("etc")).unwrap().flatten().collect();
-    assert_eq!(names.len(), 3, "nothing temporary stays: {names:?}");
+    let names: Vec<_> = std::fs::read_dir(host.root.path().join("run/remuda")).unwrap().flatten().collect();
+    assert_eq!(names.len(), 4, "nothing temporary stays: {names:?}");
     let mut again = Host::bind_request(&[]);
     again.sandbox = "c2@2026-10-08T13:00:00.000Z".to_owned();
     again.snapshot = Some("snap".to_owned());
@@ -56,7 +57,7 @@ fn an_identity_that_cannot_be_written_does_not_keep_it_from_being_bound() {
     for what in ["identity.json", "host name", "machine id"] {
         assert!(log.contains(what), "{what} in {log}");
     }
-    assert!(!host.root.path().join("etc/hostname").exists());
+    assert!(!host.root.path().join("run/remuda/hostname").exists());
 }
 
 #[test]
