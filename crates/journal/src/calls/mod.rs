@@ -1,0 +1,5 @@
+//! What can be asked of the journal, in the platform's words.
+
+mod events;
+mod operations;
+mod records;

@@ -1,0 +1,146 @@
+//! What the tests share: a directory, ids, and calls as a platform makes them. It must never hide a failure.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use remuda_journal::*;
+use remuda_types::ids::UID_LEN;
+use remuda_types::{
+    Account, Key, OperationId, SandboxId, SandboxState, Slot, SnapshotId, SnapshotMode, SnapshotState, Uid,
+};
+use serde_json::{Value, json};
+
+/// A moment in 2026, in Unix milliseconds.
+pub const NOW: i64 = 1_790_000_000_000;
+/// An hour in milliseconds.
+pub const HOUR: i64 = 3_600_000;
+
+/// Small, so that tests don't write for nothing.
+pub fn settings() -> Settings {
+    Settings { reserve_bytes: 64 << 10, ..Settings::default() }
+}
+
+pub fn open(directory: &Path) -> Journal {
+    Journal::open(directory, settings()).unwrap()
+}
+
+/// Bytes that no other call got, in this process or another.
+pub fn entropy() -> [u8; UID_LEN] {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let n = (u64::from(std::process::id()) << 32) + NEXT.fetch_add(1, Ordering::Relaxed);
+    let mut bytes = [0; UID_LEN];
+    for (place, byte) in bytes.iter_mut().enumerate().take(13) {
+        *byte = ((n >> (5 * place)) & 31) as u8;
+    }
+    bytes
+}
+
+pub fn account() -> Account {
+    "main".parse().unwrap()
+}
+
+pub fn key(text: &str) -> Key {
+    text.parse().unwrap()
+}
+
+pub fn slot(text: &str) -> Slot {
+    text.parse().unwrap()
+}
+
+pub fn uid() -> Uid {
+    Uid::from_entropy(entropy())
+}
+
+pub fn scope() -> Scope {
+    Scope::new("create").unwrap()
+}
+
+/// A call without a reservation.
+pub fn call(key: Option<&str>, request: Value) -> Admission {
+    Admission {
+        id: OperationId::from_entropy(entropy()),
+        account: account(),
+        scope: scope(),
+        key: key.map(self::key),
+        parent: None,
+        request,
+        now_ms: NOW,
+        reservation: Reservation::default(),
+    }
+}
+
+pub fn new_sandbox(slot: Option<&str>) -> NewSandbox {
+    NewSandbox {
+        slot: slot.map(self::slot),
+        uid: uid(),
+        continues: None,
+        labels: [("purpose".to_owned(), "test".to_owned())].into(),
+        spec: json!({ "memory_mib": 2048 }),
+        parts: json!({ "runsc": "sha256:1" }),
+        layers: vec![],
+    }
+}
+
+/// A call that wants a sandbox.
+pub fn create(key: Option<&str>, slot: Option<&str>) -> Admission {
+    let mut call = call(key, json!({ "slot": slot }));
+    call.reservation.sandbox = Some(new_sandbox(slot));
+    call
+}
+
+pub fn new_snapshot(name: Option<&str>) -> NewSnapshot {
+    NewSnapshot {
+        id: SnapshotId::from_entropy(entropy()),
+        name: name.map(str::to_owned),
+        mode: SnapshotMode::Memory,
+        state: SnapshotState::Capturing,
+        source: None,
+        labels: Default::default(),
+        doc: json!({}),
+    }
+}
+
+/// A call that wants a snapshot.
+pub fn capture(key: Option<&str>, name: Option<&str>) -> Admission {
+    let mut call = call(key, json!({ "name": name }));
+    call.scope = Scope::new("capture").unwrap();
+    call.reservation.snapshot = Some(new_snapshot(name));
+    call
+}
+
+/// The operation of a call that must be new.
+pub async fn admit_new(journal: &Journal, admission: Admission) -> Operation {
+    match journal.admit(admission).await.unwrap() {
+        Admitted::New(operation) => operation,
+        other => panic!("not new: {other:?}"),
+    }
+}
+
+/// Why a call was refused.
+pub fn refusal<T: std::fmt::Debug>(result: Result<T, JournalError>) -> Refusal {
+    match result {
+        Err(JournalError::Refused(refusal)) => refusal,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// A sandbox that has been made and runs.
+pub async fn running(journal: &Journal, slot: Option<&str>, now_ms: i64) -> SandboxRecord {
+    let mut call = create(None, slot);
+    call.now_ms = now_ms;
+    let uid = call.reservation.sandbox.as_ref().unwrap().uid.clone();
+    let operation = admit_new(journal, call).await;
+    let runs = Change::Sandbox(SandboxChange::of(&uid).state(SandboxState::Running));
+    journal.finish(&operation.id, Outcome::Done(json!({})), vec![runs], now_ms).await.unwrap();
+    journal.sandbox_by_uid(&uid).await.unwrap().unwrap()
+}
+
+/// Ends a sandbox for good.
+pub async fn end(journal: &Journal, uid: &Uid, now_ms: i64) {
+    let gone = SandboxChange::of(uid).state(SandboxState::Gone).reason(Some("removed".to_owned())).ended(now_ms);
+    journal.apply(vec![Change::Sandbox(gone)]).await.unwrap();
+}
+
+pub fn sandbox_id(operation: &Operation) -> SandboxId {
+    operation.reserved.sandbox.clone().unwrap()
+}
