@@ -59,7 +59,12 @@ pub(crate) fn open(directory: &Path) -> Result<Opened, OpenError> {
         rusqlite_migration::Error::RusqliteError { err, .. } => from_sqlite(&path, &err),
         e => OpenError::Damaged { path: path.clone(), cause: e.to_string() },
     })?;
-    Ok(Opened { path, writer, lock })
+    // The file's own header then says whose it is and of which layout, and an earlier server's log begins anew. Where
+    // the disk is too full for that, it all stays in the log.
+    match writer.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
+        Err(e) if !is_full(&e) => return Err(from_sqlite(&path, &e)),
+        _ => Ok(Opened { path, writer, lock }),
+    }
 }
 
 /// A connection that can't write.
@@ -130,12 +135,14 @@ fn check(path: &Path) -> Result<(), OpenError> {
         return Ok(());
     }
     check_header(path)?;
-    let index = with_suffix(path, "-shm");
-    let had_index = index.exists();
+    let beside = ["-shm", "-wal"].map(|suffix| with_suffix(path, suffix));
+    let made: Vec<_> = beside.into_iter().filter(|file| !file.exists()).collect();
     let checked = check_contents(path, bytes);
-    if checked.is_err() && !had_index {
-        // SQLite's own index of the log, which it makes for whoever reads; nobody's data.
-        let _ = std::fs::remove_file(index);
+    if checked.is_err() {
+        // Whoever reads such a database makes an empty log and an index of it where there are none.
+        for file in made {
+            let _ = std::fs::remove_file(file);
+        }
     }
     checked
 }

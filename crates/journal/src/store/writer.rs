@@ -120,6 +120,7 @@ impl Writer {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     self.commit(waiting);
+                    self.checkpoint("PRAGMA wal_checkpoint(TRUNCATE)");
                     return;
                 }
             }
@@ -248,7 +249,14 @@ impl Writer {
         }
         self.changes_at_checkpoint = changes;
         let log = std::fs::metadata(with_suffix(&self.path, "-wal")).map_or(0, |m| m.len());
-        let how = if log > LOG_BYTES_MAX { "PRAGMA wal_checkpoint(RESTART)" } else { "PRAGMA wal_checkpoint(PASSIVE)" };
+        self.checkpoint(if log > LOG_BYTES_MAX {
+            "PRAGMA wal_checkpoint(RESTART)"
+        } else {
+            "PRAGMA wal_checkpoint(PASSIVE)"
+        });
+    }
+
+    fn checkpoint(&self, how: &str) {
         match self.conn.query_row(how, [], |_| Ok(())) {
             Ok(()) => {}
             // Nothing is lost: it stays in the log and is tried again.

@@ -1,6 +1,7 @@
 //! What the tests share: a directory, ids, and calls as a platform makes them. It must never hide a failure.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use remuda_journal::*;
@@ -143,4 +144,47 @@ pub async fn end(journal: &Journal, uid: &Uid, now_ms: i64) {
 
 pub fn sandbox_id(operation: &Operation) -> SandboxId {
     operation.reserved.sandbox.clone().unwrap()
+}
+
+const CHILD: &str = "REMUDA_JOURNAL_TEST_CHILD";
+
+/// The directory to work in, if this process is a test's child.
+pub fn child_directory() -> Option<PathBuf> {
+    std::env::var_os(CHILD).map(PathBuf::from)
+}
+
+/// This test binary, to run one test in a process of its own.
+pub fn child(test: &str, directory: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CHILD, directory).stdin(Stdio::null());
+    command
+}
+
+/// Runs a test in a process of its own, where it must pass.
+pub fn run_as_child(test: &str, directory: &Path) {
+    passes(&mut child(test, directory));
+}
+
+/// The same on a file system of that size, which goes with the process.
+pub fn run_on_tmpfs(test: &str, size: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let inner = child(test, directory.path());
+    let mut command = Command::new("unshare");
+    let script = r#"mount -t tmpfs -o "size=$0" none "$1" && shift && exec "$@""#;
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script, size]).arg(directory.path());
+    command.arg(inner.get_program()).args(inner.get_args()).env(CHILD, directory.path()).stdin(Stdio::null());
+    passes(&mut command);
+}
+
+fn passes(command: &mut Command) {
+    let output = command.output().unwrap();
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (said(&output.stdout), said(&output.stderr));
+    assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
+    assert!(out.contains("1 passed"), "the child ran no test:\n{out}");
+}
+
+/// Mounts something in this process's own namespace.
+pub fn mount(options: &[&str], directory: &Path) {
+    assert!(Command::new("mount").args(options).arg(directory).status().unwrap().success());
 }
