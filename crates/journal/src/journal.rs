@@ -46,13 +46,16 @@ struct Inner {
     threads: Mutex<Threads>,
 }
 
+/// Each thread holds its other end; nothing is ever sent.
+type Ended = tokio::sync::mpsc::Receiver<std::convert::Infallible>;
+
 /// Threads end when the last sender is gone.
 struct Threads {
     write: Option<Sender<Box<dyn Ask>>>,
     read: Option<Sender<Look>>,
     handles: Vec<JoinHandle<()>>,
-    /// Falls when the writer has written everything and ended.
-    ended: Option<oneshot::Receiver<()>>,
+    /// Ends when every thread has written what there was and let go of the database.
+    ended: Option<Ended>,
 }
 
 impl Journal {
@@ -75,12 +78,16 @@ impl Journal {
         let stopped = Arc::<OnceLock<String>>::default();
         let (write, to_write) = mpsc::channel::<Box<dyn Ask>>();
         let (read, to_read) = mpsc::channel::<Look>();
-        let (end, ended) = oneshot::channel();
+        let (end, ended) = tokio::sync::mpsc::channel(1);
         let mut handles = Vec::with_capacity(1 + READERS);
         let to_read = Arc::new(Mutex::new(to_read));
         for _ in 0..READERS {
-            let (conn, path, to_read) = (store::open_reader(&path)?, path.clone(), to_read.clone());
-            handles.push(spawn(&path.clone(), "journal-read", move || readers::serve(&conn, &path, &to_read))?);
+            let (conn, place, to_read, end) = (store::open_reader(&path)?, path.clone(), to_read.clone(), end.clone());
+            handles.push(spawn(&path, "journal-read", move || {
+                readers::serve(&conn, &place, &to_read);
+                drop(conn);
+                drop(end);
+            })?);
         }
         let writer = Writer::new(opened.writer, path.clone(), reserve, announcer.clone(), stopped.clone());
         let lock = opened.lock;
@@ -88,7 +95,7 @@ impl Journal {
             writer.serve(&to_write);
             // Not before the last write.
             drop(lock);
-            let _ = end.send(());
+            drop(end);
         })?);
         let threads = Threads { write: Some(write), read: Some(read), handles, ended: Some(ended) };
         let inner = Inner {
@@ -115,9 +122,9 @@ impl Journal {
             threads.write = None;
             threads.ended.take()
         };
-        if let Some(ended) = ended {
-            // An error means that the thread ended without saying so, which is an end as well.
-            let _ = ended.await;
+        if let Some(mut ended) = ended {
+            // Nothing comes; it answers when the last other end is gone.
+            let _ = ended.recv().await;
         }
         match self.inner.stopped.get() {
             Some(cause) => Err(JournalError::Stopped { path: self.inner.path.clone(), cause: cause.clone() }),

@@ -1,5 +1,5 @@
 //! Eviction: what has been kept long enough goes, a bounded number of rows at a time. An operation with a key never
-//! goes without leaving a tombstone, and one without an outcome never goes.
+//! goes without leaving a tombstone, and one without an outcome never goes, nor does what it has made.
 
 use rusqlite::params;
 
@@ -53,7 +53,8 @@ pub(crate) fn evict(tx: &Tx<'_>, retention: &Retention, now_ms: i64) -> Result<E
         tx,
         "sandboxes",
         "ended_at <= ? AND NOT EXISTS (SELECT 1 FROM executions WHERE executions.sandbox = uid)
-         AND NOT EXISTS (SELECT 1 FROM previews WHERE previews.sandbox = uid)",
+         AND NOT EXISTS (SELECT 1 FROM previews WHERE previews.sandbox = uid)
+         AND NOT EXISTS (SELECT 1 FROM operations AS o WHERE o.id = sandboxes.operation AND o.state = 'pending')",
         "number",
         "number",
         ended_before,
@@ -64,7 +65,15 @@ pub(crate) fn evict(tx: &Tx<'_>, retention: &Retention, now_ms: i64) -> Result<E
         events: events(tx, now_ms.saturating_sub(retention.events_ms))?,
         sandboxes,
         executions,
-        snapshots: delete(tx, "snapshots", "ended_at <= ?", "number", "number", ended_before)?,
+        snapshots: delete(
+            tx,
+            "snapshots",
+            "ended_at <= ?
+             AND NOT EXISTS (SELECT 1 FROM operations AS o WHERE o.id = snapshots.operation AND o.state = 'pending')",
+            "number",
+            "number",
+            ended_before,
+        )?,
         previews,
         access_keys: delete(tx, "access_keys", "dead_at <= ?", "id", "id", ended_before)?,
         receipts: delete(tx, "receipts", "created_at <= ?", "id", "id", now_ms.saturating_sub(retention.receipts_ms))?,

@@ -160,17 +160,27 @@ impl Writer {
     }
 
     fn commit_alone(&mut self, call: &mut [Box<dyn Ask>; 1]) -> Result<(), JournalError> {
+        let is_full = |attempted: &Result<_, _>| matches!(attempted, Err(JournalError::Full { .. }));
         let mut attempted = self.attempt(call);
+        if is_full(&attempted) {
+            attempted = self.attempt_with_empty_log(call);
+        }
         // Whatever has begun gets its outcome written: this is what the reserve is for.
-        if matches!(attempted, Err(JournalError::Full { .. }))
-            && call[0].purpose() == Purpose::Record
-            && self.reserve.release()
-        {
+        if is_full(&attempted) && call[0].purpose() == Purpose::Record && self.reserve.release() {
             tracing::warn!("the disk of {} is full: its reserve is in use", self.path.display());
             self.raise_limit();
-            attempted = self.attempt(call);
+            attempted = self.attempt_with_empty_log(call);
         }
         attempted?.pop().unwrap_or(Ok(()))
+    }
+
+    /// Once the log is carried over, the space that it has is written to again.
+    fn attempt_with_empty_log(
+        &mut self,
+        calls: &mut [Box<dyn Ask>],
+    ) -> Result<Vec<Result<(), JournalError>>, JournalError> {
+        self.checkpoint("PRAGMA wal_checkpoint(RESTART)");
+        self.attempt(calls)
     }
 
     /// One transaction. An error means that nothing of it is kept, unless it is [`JournalError::Stopped`].

@@ -151,7 +151,9 @@ async fn records_go_when_they_are_old_and_no_earlier() {
         created_at_ms: NOW,
         doc: json!({ "absent": true }),
     };
-    let snapshot = admit_new(&journal, capture(None, None)).await.reserved.snapshot.unwrap();
+    let captured = admit_new(&journal, capture(None, None)).await;
+    journal.finish(&captured.id, Outcome::Done(json!({})), vec![], NOW).await.unwrap();
+    let snapshot = captured.reserved.snapshot.unwrap();
     journal
         .apply(vec![
             Change::Preview(preview(&ended, None)),
