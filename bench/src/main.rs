@@ -4,6 +4,7 @@
 mod bare;
 mod fork;
 mod harness;
+mod journal;
 mod ours;
 mod report;
 mod stats;
@@ -26,11 +27,18 @@ struct Benchmark {
     run: fn(&world::World, usize) -> anyhow::Result<Vec<harness::Figure>>,
 }
 
-const BENCHMARKS: &[Benchmark] = &[Benchmark {
-    name: "fork",
-    about: "fork 1 to 3, exec, create, and the whole worker comparison, against the bare runsc command line",
-    run: fork::figures,
-}];
+const BENCHMARKS: &[Benchmark] = &[
+    Benchmark {
+        name: "fork",
+        about: "fork 1 to 3, exec, create, and the whole worker comparison, against the bare runsc command line",
+        run: fork::figures,
+    },
+    Benchmark {
+        name: "journal",
+        about: "keyed creates, replays and reads of the journal by itself, and how they grow with its records",
+        run: journal::figures,
+    },
+];
 
 /// Benchmarks of Remuda, side by side with a peer.
 #[derive(Parser)]

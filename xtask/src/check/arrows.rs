@@ -29,8 +29,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "remuda-rodeo",
         ],
     ),
-    // A benchmark sees what a user sees.
-    ("remuda-bench", &["remuda-types", "remuda-client"]),
+    // A benchmark sees what a user sees; the journal is also measured by itself.
+    ("remuda-bench", &["remuda-types", "remuda-client", "remuda-journal"]),
     ("xtask", &[]),
 ];
 

@@ -84,13 +84,10 @@ CREATE TABLE sandboxes (
     continues INTEGER,
     continued_as INTEGER
 ) STRICT;
-CREATE UNIQUE INDEX sandboxes_by_slot ON sandboxes (account, slot, generation);
-CREATE INDEX sandboxes_by_time ON sandboxes (account, generation, slot);
-CREATE INDEX sandboxes_of_all ON sandboxes (generation, slot);
+CREATE UNIQUE INDEX sandboxes_by_id ON sandboxes (account, generation, slot);
 -- A slot holds one generation that has not ended, and never two.
 CREATE UNIQUE INDEX sandboxes_living ON sandboxes (account, slot) WHERE ended_at IS NULL;
 CREATE INDEX sandboxes_living_by_time ON sandboxes (account, generation, slot) WHERE ended_at IS NULL;
-CREATE INDEX sandboxes_living_of_all ON sandboxes (generation, slot) WHERE ended_at IS NULL;
 CREATE INDEX sandboxes_to_evict ON sandboxes (ended_at) WHERE ended_at IS NOT NULL;
 
 CREATE TABLE snapshots (
@@ -110,9 +107,7 @@ CREATE TABLE snapshots (
 CREATE UNIQUE INDEX snapshots_named ON snapshots (account, name)
     WHERE name IS NOT NULL AND state IN ('capturing', 'verifying', 'active');
 CREATE INDEX snapshots_by_time ON snapshots (account, created_at, id);
-CREATE INDEX snapshots_of_all ON snapshots (created_at, id);
 CREATE INDEX snapshots_kept ON snapshots (account, created_at, id) WHERE ended_at IS NULL;
-CREATE INDEX snapshots_kept_of_all ON snapshots (created_at, id) WHERE ended_at IS NULL;
 CREATE INDEX snapshots_by_source ON snapshots (account, source, created_at, id) WHERE source IS NOT NULL;
 CREATE INDEX snapshots_to_evict ON snapshots (ended_at) WHERE ended_at IS NOT NULL;
 

@@ -62,7 +62,7 @@ pub(crate) fn open(directory: &Path) -> Result<Opened, OpenError> {
     // The file's own header then says whose it is and of which layout, and an earlier server's log begins anew. Where
     // the disk is too full for that, it all stays in the log.
     match writer.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
-        Err(e) if !is_full(&e) => return Err(from_sqlite(&path, &e)),
+        Err(e) if !is_full(&e) => Err(from_sqlite(&path, &e)),
         _ => Ok(Opened { path, writer, lock }),
     }
 }
