@@ -51,12 +51,20 @@ impl Dialer {
         Ok(Dialer { orders })
     }
 
-    /// Connects to a port of the guest whose outer namespace this is. The error's source tells a refusal from a
+    /// Connects to a port of the guest whose outer namespace this is, from an address of that namespace. The error's
+    /// source tells a refusal from a
     /// time-out.
-    pub async fn dial(&self, namespace: &Arc<OwnedFd>, address: Ipv4Addr, port: u16) -> Result<tokio::net::TcpStream> {
+    pub async fn dial(
+        &self,
+        namespace: &Arc<OwnedFd>,
+        from: Ipv4Addr,
+        to: Ipv4Addr,
+        port: u16,
+    ) -> Result<tokio::net::TcpStream> {
         let socket = self.send(namespace, Errand::Open).await?.tried(|| "open a socket towards the sandbox".into())?;
         let socket = TcpSocket::from_std_stream(TcpStream::from(socket));
-        let stream = socket.connect(SocketAddr::from((address, port))).await;
+        socket.bind(SocketAddr::from((from, 0))).tried(|| format!("dial from {from}"))?;
+        let stream = socket.connect(SocketAddr::from((to, port))).await;
         let stream = stream.tried(|| format!("connect to port {port} of the sandbox"))?;
         stream.set_nodelay(true).tried(|| "turn off Nagle's algorithm".into())?;
         Ok(stream)

@@ -5,14 +5,15 @@
 //! when one of those differs.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{EngineError, Result, Tried};
+use crate::state_file;
 
 /// Files of an image, in the order in which runsc takes them.
 const NAMES: [&str; 3] = ["checkpoint.img", "pages_meta.img", "pages.img"];
@@ -34,6 +35,27 @@ impl ImageFiles {
             options.open(&path).tried(|| format!("open {}", path.display()))
         };
         Ok(ImageFiles([open(NAMES[0])?, open(NAMES[1])?, open(NAMES[2])?]))
+    }
+
+    /// Mends the one known fault of checkpoints (see [`state_file`]) in files that were just written. A state file that
+    /// makes no sense to us is left as it is: a newer runsc has another form, and not the fault.
+    pub(crate) fn mend(&mut self) -> Result<()> {
+        let trying = || format!("mend {}", NAMES[0]);
+        let state = &mut self.0[0];
+        let mut bytes = Vec::new();
+        state.seek(SeekFrom::Start(0)).tried(trying)?;
+        state.read_to_end(&mut bytes).tried(trying)?;
+        match state_file::silence_removed_registrations(&mut bytes) {
+            Ok(0) => Ok(()),
+            Ok(removed) => {
+                tracing::debug!("took the events out of {removed} epoll registrations that were removed before");
+                state.write_all_at(&bytes, 0).tried(trying)
+            }
+            Err(e) => {
+                tracing::warn!("a checkpoint's state file cannot be read and is not mended: {e}");
+                Ok(())
+            }
+        }
     }
 
     /// As runsc takes them.
@@ -175,7 +197,6 @@ fn changed(path: &Path, why: &str) -> EngineError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::FileExt;
 
     fn sealed() -> (tempfile::TempDir, MemoryImage) {
         let dir = tempfile::tempdir().unwrap();

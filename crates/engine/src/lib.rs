@@ -19,6 +19,7 @@ mod parts;
 mod process;
 mod rootfs;
 mod site;
+mod state_file;
 mod trial;
 
 pub use alarm::OomAlarm;

@@ -3,7 +3,6 @@
 //! Everything after `runsc create` goes through the control socket; ends go through pidfds, never through
 //! `runsc delete`, which has killed strangers whose pid was reused.
 
-use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -132,12 +131,14 @@ impl Machine {
             // Whoever removes a machine ends it first and takes its files after: of one that has ended, files may have
             // been missing when they were copied.
             let whole = if sentry.has_ended() { Err(EngineError::Ended) } else { resumed };
-            let captured = captured.and_then(|captured| whole.map(|()| captured));
-            // The guest runs again; tidying up is nothing it should wait for.
-            if captured.is_err() {
+            // The guest runs again; what follows is nothing it should wait for.
+            let published = captured
+                .and_then(|captured| whole.map(|()| captured))
+                .and_then(|(files, layer)| Ok((publish(&places, files)?, layer)));
+            if published.is_err() {
                 discard(&places);
             }
-            let (memory, layer) = captured?;
+            let (memory, layer) = published?;
             Ok(Captured { memory, layer, paused })
         })
         .await
@@ -145,16 +146,13 @@ impl Machine {
 
     /// Connects to a port of the guest.
     pub async fn dial(&self, port: u16) -> Result<tokio::net::TcpStream> {
-        self.dialer.dial(&self.outer, self.address(), port).await
+        let from = network::dial_address(&self.uid);
+        self.dialer.dial(&self.outer, from, network::GUEST_ADDRESS, port).await
     }
 
     /// TCP connections between the server and the guest; a capture of memory resets them.
     pub async fn outside_connections(&self) -> Result<u32> {
         self.dialer.count(&self.outer).await
-    }
-
-    fn address(&self) -> Ipv4Addr {
-        network::GUEST_ADDRESS
     }
 
     /// Waits until the machine has ended, and tells why. What ends one of its processes ends it whole: without its
@@ -212,23 +210,31 @@ fn capture_halted(
     control: &ControlSocket,
     upper: &Path,
     places: &CapturePlaces,
-) -> Result<(Option<MemoryImage>, Frozen)> {
-    let memory = match &places.memory {
+) -> Result<(Option<ImageFiles>, Frozen)> {
+    let files = match &places.memory {
         None => None,
-        Some((memory, memory_tmp)) => {
+        Some((_, memory_tmp)) => {
             let files = ImageFiles::create(memory_tmp)?;
             control.checkpoint(files.descriptors())?;
-            Some((memory, memory_tmp, files))
+            Some(files)
         }
     };
     // After the checkpoint: taking it makes the sentry write back what it still held of files.
     let layer = freeze::freeze(upper, &places.layer_tmp)?;
-    let memory = match memory {
-        None => None,
-        Some((memory, memory_tmp, files)) => Some(MemoryImage::publish(memory_tmp, &files, memory)?),
+    Ok((files, layer))
+}
+
+/// Mends what is known to be wrong in a memory image, and moves image and layer to their final places.
+fn publish(places: &CapturePlaces, files: Option<ImageFiles>) -> Result<Option<MemoryImage>> {
+    let memory = match (&places.memory, files) {
+        (Some((memory, memory_tmp)), Some(mut files)) => {
+            files.mend()?;
+            Some(MemoryImage::publish(memory_tmp, &files, memory)?)
+        }
+        _ => None,
     };
     std::fs::rename(&places.layer_tmp, &places.layer).tried(|| format!("publish {}", places.layer.display()))?;
-    Ok((memory, layer))
+    Ok(memory)
 }
 
 /// Removes what a failed capture left.

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
+use remuda_types::Uid;
 use rtnetlink::packet_route::link::LinkMessage;
 use rtnetlink::{Handle, LinkUnspec, LinkVeth};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
@@ -23,6 +24,10 @@ pub const GUEST_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 254, 254, 2);
 /// The server's end of the pair.
 pub const HOST_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 254, 254, 1);
 const PREFIX_LEN: u8 = 30;
+/// Network out of which each machine gets an address of its own for the server to dial from (RFC 6598: shared address
+/// space, which no guest talks to otherwise), and how many bits of an address it leaves free.
+const DIAL_NETWORK: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 0);
+const DIAL_HOST_BITS: u32 = 22;
 const GUEST_MAC: [u8; 6] = [0x02, 0x72, 0x65, 0x6d, 0x75, 0x02];
 /// The host's end has a fixed MAC too: a restored guest still has it in its neighbour table.
 const HOST_MAC: [u8; 6] = [0x02, 0x72, 0x65, 0x6d, 0x75, 0x01];
@@ -31,6 +36,17 @@ const MTU: u32 = 1500;
 const PACKET_BUFFER_BYTES: libc::c_int = 4 << 20;
 /// Largest segment the sentry may hand to the host in one piece.
 const GSO_BYTES_MAX: u32 = 65_536;
+
+/// The address that the server dials a machine from.
+///
+/// It differs from machine to machine: a captured guest still knows the ended connections of its source, and from the
+/// same address and, by chance, the same port a new connection would be taken for one of those.
+pub(crate) fn dial_address(uid: &Uid) -> Ipv4Addr {
+    let digest = blake3::hash(uid.as_str().as_bytes());
+    let [a, b, c, d, ..] = *digest.as_bytes();
+    let host = u32::from_be_bytes([a, b, c, d]) >> (32 - DIAL_HOST_BITS);
+    Ipv4Addr::from(u32::from(DIAL_NETWORK) | host.max(1))
+}
 
 /// A sandbox's two namespaces, still empty. `runsc create` needs no more than the inner one's path.
 #[derive(Debug)]
@@ -42,7 +58,7 @@ pub struct Namespaces {
 
 enum Order {
     Make { pin_inner: PathBuf, pin_outer: PathBuf, done: oneshot::Sender<Result<Namespaces>> },
-    Connect { namespaces: Namespaces, done: oneshot::Sender<Result<(OwnedFd, OwnedFd)>> },
+    Connect { namespaces: Namespaces, dial_from: Ipv4Addr, done: oneshot::Sender<Result<(OwnedFd, OwnedFd)>> },
 }
 
 /// The one thread that moves between namespaces to build networks. Cheap to clone.
@@ -64,10 +80,12 @@ impl NetworkBuilder {
                     // The one who asked may have gone away; then the namespaces go with the descriptors and pins.
                     match order {
                         Order::Make { pin_inner, pin_outer, done } => drop(done.send(make(&pin_inner, &pin_outer))),
-                        Order::Connect { namespaces, done } => {
+                        Order::Connect { namespaces, dial_from, done } => {
                             drop(
                                 done.send(
-                                    runtime.block_on(connect(&namespaces)).map(|socket| (namespaces.outer, socket)),
+                                    runtime
+                                        .block_on(connect(&namespaces, dial_from))
+                                        .map(|socket| (namespaces.outer, socket)),
                                 ),
                             );
                         }
@@ -83,10 +101,10 @@ impl NetworkBuilder {
         self.send(|done| Order::Make { pin_inner, pin_outer, done }).await
     }
 
-    /// Joins the two by a pair of interfaces. Returns the outer namespace, and the packet socket on the inner `eth0`
+    /// Joins the two by a pair of interfaces; the outer end gets `dial_from` too. Returns the outer namespace, and the packet socket on the inner `eth0`
     /// that the sentry will speak through.
-    pub async fn connect(&self, namespaces: Namespaces) -> Result<(OwnedFd, OwnedFd)> {
-        self.send(|done| Order::Connect { namespaces, done }).await
+    pub async fn connect(&self, namespaces: Namespaces, dial_from: Ipv4Addr) -> Result<(OwnedFd, OwnedFd)> {
+        self.send(|done| Order::Connect { namespaces, dial_from, done }).await
     }
 
     async fn send<T>(&self, order: impl FnOnce(oneshot::Sender<Result<T>>) -> Order) -> Result<T> {
@@ -102,7 +120,7 @@ fn make(pin_inner: &Path, pin_outer: &Path) -> Result<Namespaces> {
 }
 
 /// Runs on the network thread, which moves from namespace to namespace and stays in the last one.
-async fn connect(namespaces: &Namespaces) -> Result<OwnedFd> {
+async fn connect(namespaces: &Namespaces, dial_from: Ipv4Addr) -> Result<OwnedFd> {
     let Namespaces { inner, outer } = namespaces;
     enter(outer)?;
     with_netlink(async |netlink| {
@@ -113,7 +131,8 @@ async fn connect(namespaces: &Namespaces) -> Result<OwnedFd> {
         netlink.link().set(moved).execute().await?;
         let up = LinkUnspec::new_with_index(host_end).address(HOST_MAC.to_vec()).up().build();
         netlink.link().set(up).execute().await?;
-        netlink.address().add(host_end, HOST_ADDRESS.into(), PREFIX_LEN).execute().await
+        netlink.address().add(host_end, HOST_ADDRESS.into(), PREFIX_LEN).execute().await?;
+        netlink.address().add(host_end, dial_from.into(), 32).execute().await
     })
     .await
     .tried(|| "set up the outer end of a sandbox's network".into())?;
@@ -268,6 +287,15 @@ mod tests {
     fn base64_is_the_standard_one() {
         for (bytes, text) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg==")] {
             assert_eq!(base64(bytes.as_bytes()), text);
+        }
+    }
+
+    #[test]
+    fn machines_are_dialled_from_addresses_of_their_own() {
+        let address = |n: u8| dial_address(&Uid::from_entropy([n; 20]));
+        assert_ne!(address(1), address(2));
+        for n in 0..32 {
+            assert_eq!(u32::from(address(n)) >> DIAL_HOST_BITS, u32::from(DIAL_NETWORK) >> DIAL_HOST_BITS);
         }
     }
 

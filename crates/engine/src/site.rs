@@ -88,7 +88,10 @@ impl Site {
             let mut creating = std::pin::pin!(create(&self.runsc, &self.uid, &self.dirs, &self.cgroup));
             let mut enlivening = std::pin::pin!(async {
                 // The interfaces are set up while runsc starts its processes.
-                let (served, connected) = tokio::join!(control.served(), self.networks.connect(self.namespaces));
+                let (served, connected) = tokio::join!(
+                    control.served(),
+                    self.networks.connect(self.namespaces, network::dial_address(&self.uid))
+                );
                 served?;
                 let (outer, packet_socket) = connected?;
                 let uid = self.uid.to_string();

@@ -362,3 +362,37 @@ async fn a_slot_that_is_taken_fails_that_branch_alone() {
     api.remove(&taken.id).await;
     api.remove(&source.id).await;
 }
+
+/// Two descriptors that one `epoll_wait` found not ready together, of which one was closed later: gVisor's checkpoint
+/// takes the closed one along, and a copy would be woken for it without end.
+#[tokio::test]
+async fn a_copy_is_not_woken_for_a_descriptor_that_was_closed_before() {
+    const PROGRAM: &str = "import os, select, socket\n\
+        e = select.epoll()\n\
+        server = socket.create_server(('127.0.0.1', 0))\n\
+        pair = lambda: (socket.create_connection(server.getsockname()), server.accept()[0])\n\
+        (a, a2), (b, b2) = pair(), pair()\n\
+        e.register(b, select.EPOLLIN); e.register(a, select.EPOLLIN)\n\
+        a2.send(b'x'); b2.send(b'x')\n\
+        while len(e.poll()) < 2: pass\n\
+        a.recv(1); b.recv(1)\n\
+        assert e.poll(0) == []\n\
+        a.close(); a2.close()\n\
+        os.mkfifo('/tmp/ask'); os.mkfifo('/tmp/answer')\n\
+        print('up', flush=True)\n\
+        while True:\n    \
+            open('/tmp/ask').read()\n    \
+            b2.send(b'x'); woken = [e.poll(5) == [(b.fileno(), select.EPOLLIN)]]\n    \
+            b.recv(1); woken.append(e.poll(0) == [])\n    \
+            open('/tmp/answer', 'w').write(repr(woken))\n";
+    let api = Api::shared();
+    let source = api.create().await;
+    api.background(&source.id, crate::api::python(PROGRAM)).await;
+    let fork = api.client.fork(&source.id, &fork_of(2)).await.unwrap();
+    for id in branches(&fork).into_iter().map(|b| &b.id).chain([&source.id]) {
+        for _ in 0..2 {
+            assert_eq!(api.sh(id, "echo > /tmp/ask; cat /tmp/answer").await, "[True, True]", "{id}");
+        }
+        api.remove(id).await;
+    }
+}
