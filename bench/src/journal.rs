@@ -31,8 +31,8 @@ const REPLAYS: usize = 5_000;
 /// A second, in which a turn must be done.
 const SECOND_MS: f64 = 1_000.0;
 /// What a percentile may grow while the records grow a thousandfold. It is not flat: trees get deeper, and rows all over
-/// a large file come from the kernel's cache and not from ours.
-const GROWTH_MAX: f64 = 3.0;
+/// a large file lie in no processor's cache, and not all in ours.
+const GROWTH_MAX: f64 = 4.0;
 /// When it all happens, in Unix milliseconds.
 const NOW_MS: i64 = 1_790_000_000_000;
 

@@ -34,6 +34,7 @@ pub(crate) struct Opened {
 
 /// Opens or makes `journal.db` in a directory, which is made when it is absent.
 pub(crate) fn open(directory: &Path) -> Result<Opened, OpenError> {
+    let is_new = !directory.exists();
     make_directory(directory)?;
     let lock = lock(&directory.join("journal.lock"))?;
     let path = directory.join("journal.db");
@@ -59,6 +60,11 @@ pub(crate) fn open(directory: &Path) -> Result<Opened, OpenError> {
         rusqlite_migration::Error::RusqliteError { err, .. } => from_sqlite(&path, &err),
         e => OpenError::Damaged { path: path.clone(), cause: e.to_string() },
     })?;
+    // A crash of the machine must not take away the directory in which everything is.
+    let above = directory.parent().filter(|above| is_new && !above.as_os_str().is_empty());
+    for place in [Some(directory), above].into_iter().flatten() {
+        File::open(place).and_then(|place| place.sync_all()).map_err(|e| from_io(place, &e))?;
+    }
     // The file's own header then says whose it is and of which layout, and an earlier server's log begins anew. Where
     // the disk is too full for that, it all stays in the log.
     match writer.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
@@ -224,4 +230,26 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_commit_is_synced_and_the_layouts_are_sound() {
+        let directory = tempfile::tempdir().unwrap();
+        let opened = open(directory.path()).unwrap();
+        let number = |pragma: &str| opened.writer.query_row(pragma, [], |row| row.get::<_, i64>(0)).unwrap();
+        // 2 is FULL.
+        assert_eq!(number("PRAGMA synchronous"), 2);
+        assert_eq!(number("PRAGMA user_version"), LAYOUTS.len() as i64);
+        assert_eq!(number("PRAGMA application_id"), APPLICATION_ID);
+        assert_eq!(number("PRAGMA foreign_keys"), 1);
+        let mode: String = opened.writer.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
+        assert_eq!(mode, "wal");
+        Migrations::from_slice(LAYOUTS).validate().unwrap();
+        let reader = open_reader(&opened.path).unwrap();
+        assert!(reader.execute("DELETE FROM accounts", []).is_err(), "readers can't write");
+    }
 }

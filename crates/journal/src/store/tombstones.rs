@@ -60,7 +60,8 @@ pub(crate) fn cancel_ahead(
     now_ms: i64,
     until_ms: i64,
 ) -> Result<(), JournalError> {
-    let count = "SELECT count(*) FROM tombstones INDEXED BY tombstones_cancelled WHERE account = ? AND state = 'cancelled'";
+    let count =
+        "SELECT count(*) FROM tombstones INDEXED BY tombstones_cancelled WHERE account = ? AND state = 'cancelled'";
     let current = tx.one(count, [account.as_str()], |row| row.get::<_, i64>(0))?.unwrap_or(0).unsigned_abs();
     if current >= FORBIDDEN_KEYS_MAX {
         let name = "forbidden_keys_max".to_owned();

@@ -1,10 +1,13 @@
-//! A full disk: what begins is refused, what has begun gets its outcome, and nothing that was acknowledged is lost.
+//! Disks that are full or fail: what begins is refused, what has begun gets its outcome, and nothing that was
+//! acknowledged is lost.
 
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use remuda_journal::*;
+use rustix::process::{Resource, Rlimit};
 use serde_json::json;
 
 use crate::world::*;
@@ -112,4 +115,46 @@ fn outcomes_are_written_on_a_full_disk() {
         return;
     }
     run_on_tmpfs("fullness::outcomes_are_written_on_a_full_disk", "16m");
+}
+
+/// A disk that fails in the middle of a commit: here, one on which no file may grow.
+async fn failing_disk(directory: &Path) {
+    let journal = open_with_reserve(directory);
+    let operation = admit_new(&journal, call(Some("before"), json!({}))).await;
+    let length = std::fs::metadata(directory.join("journal.db-wal")).unwrap().len();
+    let limit = Rlimit { current: Some(length), maximum: Some(length) };
+    rustix::process::setrlimit(Resource::Fsize, limit).unwrap();
+    let failed = journal.admit(call(Some("open"), json!({ "text": "x".repeat(1 << 20) }))).await;
+    assert!(matches!(failed, Err(JournalError::Stopped { .. })), "{failed:?}");
+    // What is on the disk is not known: nothing is put on top of it.
+    let outcome = journal.finish(&operation.id, Outcome::Done(json!(1)), vec![], NOW).await;
+    assert!(matches!(outcome, Err(JournalError::Stopped { .. })), "{outcome:?}");
+    assert!(journal.stopped().is_some());
+    // What was acknowledged can still be read.
+    assert_eq!(journal.operation(&account(), &operation.id).await.unwrap().unwrap(), operation);
+    assert!(matches!(journal.close().await, Err(JournalError::Stopped { .. })));
+}
+
+#[test]
+fn a_failing_disk_stops_it() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
+    if let Some(directory) = child_directory() {
+        runtime().block_on(failing_disk(&directory));
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let inner = child("fullness::a_failing_disk_stops_it", directory.path());
+    let mut command = Command::new("sh");
+    // The error is to arrive as an error.
+    command.args(["-c", r#"trap "" XFSZ && exec "$0" "$@""#]).arg(inner.get_program()).args(inner.get_args());
+    passes(command.env(CHILD, directory.path()).stdin(Stdio::null()));
+    runtime().block_on(async {
+        let journal = open_with_reserve(directory.path());
+        let found = journal.operations_by_key(&account(), &key("before")).await.unwrap();
+        assert_eq!(found.len(), 1);
+        journal.finish(&found[0].id, Outcome::Done(json!(1)), vec![], NOW).await.unwrap();
+        // The one that was told to be open is there whole or not at all; a retry with its key has one outcome.
+        let again = journal.admit(call(Some("open"), json!({ "text": "x".repeat(1 << 20) }))).await.unwrap();
+        assert!(matches!(again, Admitted::New(_) | Admitted::InFlight(_)));
+    });
 }

@@ -146,7 +146,8 @@ pub fn sandbox_id(operation: &Operation) -> SandboxId {
     operation.reserved.sandbox.clone().unwrap()
 }
 
-const CHILD: &str = "REMUDA_JOURNAL_TEST_CHILD";
+/// Tells a process that it is a test's child, and where.
+pub const CHILD: &str = "REMUDA_JOURNAL_TEST_CHILD";
 
 /// The directory to work in, if this process is a test's child.
 pub fn child_directory() -> Option<PathBuf> {
@@ -176,7 +177,8 @@ pub fn run_on_tmpfs(test: &str, size: &str) {
     passes(&mut command);
 }
 
-fn passes(command: &mut Command) {
+/// Runs a command in which one test must pass.
+pub fn passes(command: &mut Command) {
     let output = command.output().unwrap();
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (said(&output.stdout), said(&output.stderr));
