@@ -21,6 +21,19 @@ const ENGINE_OVERHEAD_BYTES: u64 = 96 << 20;
 /// Scheduling period of the processor limit, in microseconds.
 const CPU_PERIOD_US: u32 = 100_000;
 
+/// Share of a contended processor that goes with each processor of a sandbox: as much as one plain process of the host
+/// has. All sandboxes together have as much as one such process for each processor of the host, so that they are not
+/// starved by a single busy process and do not starve the server.
+const SHARES_PER_CPU: u64 = 1024;
+/// The same in the units of version 2, and the most that it takes.
+const WEIGHT_PER_CPU: u64 = 100;
+const WEIGHT_MAX: u64 = 10_000;
+
+/// Processors of the host.
+fn host_cpus() -> u64 {
+    std::thread::available_parallelism().map_or(1, |n| n.get() as u64)
+}
+
 /// How this machine's control groups are mounted.
 #[derive(Debug, Clone)]
 enum Hierarchy {
@@ -99,6 +112,8 @@ impl CgroupRoot {
                 set(at(m, "memory.limit_in_bytes"), memory.to_string())?;
                 set(at(cpu, "cpu.cfs_period_us"), CPU_PERIOD_US.to_string())?;
                 set(at(cpu, "cpu.cfs_quota_us"), quota.to_string())?;
+                set(at(cpu, "cpu.shares"), (SHARES_PER_CPU * u64::from(limits.cpus)).to_string())?;
+                set(cpu.join(&self.name).join("cpu.shares"), (SHARES_PER_CPU * host_cpus()).to_string())?;
                 set(at(pids, "pids.max"), HOST_TASKS_MAX.to_string())?;
                 1
             }
@@ -111,6 +126,9 @@ impl CgroupRoot {
                 set(at("memory.max"), memory.to_string())?;
                 set(at("memory.oom.group"), "1".into())?;
                 set(at("cpu.max"), format!("{quota} {CPU_PERIOD_US}"))?;
+                set(at("cpu.weight"), (WEIGHT_PER_CPU * u64::from(limits.cpus)).min(WEIGHT_MAX).to_string())?;
+                let all = root.join(&self.name).join("cpu.weight");
+                set(all, (WEIGHT_PER_CPU * host_cpus()).min(WEIGHT_MAX).to_string())?;
                 set(at("pids.max"), HOST_TASKS_MAX.to_string())?;
                 2
             }
