@@ -152,6 +152,12 @@ impl SnapshotCell {
         self.inner().shown.clone()
     }
 
+    /// Whether it can be restored by itself: a fork's own goes with its branches.
+    fn can_be_restored(&self) -> bool {
+        let inner = self.inner();
+        inner.shown.state == SnapshotState::Active && !inner.of_fork
+    }
+
     /// Whether its bytes may still be needed.
     fn holds_layer(&self) -> bool {
         let inner = self.inner();
@@ -263,7 +269,7 @@ impl Tables {
         let snapshots: Vec<String> = self
             .snapshots
             .values()
-            .filter(|s| s.source == cell.id && s.show().state == SnapshotState::Active)
+            .filter(|s| s.source == cell.id && s.can_be_restored())
             .map(|s| s.id.to_string())
             .collect();
         let newer = self.newest.get(&cell.id.slot).is_some_and(|newest| *newest > cell.id.generation);

@@ -4,7 +4,9 @@ use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
 
-use remuda_client::wire::{CreateSandbox, CreateSnapshot, Labels, RemovalResult, RestoreSnapshot, StartExecution};
+use remuda_client::wire::{
+    Branch, CreateSandbox, CreateSnapshot, Labels, RemovalResult, RestoreSnapshot, StartExecution,
+};
 use remuda_client::{Client, ClientError, SandboxFilter, WriteFile};
 use remuda_types::{ErrorCode, SandboxId, SnapshotMode, SnapshotState};
 use serde_json::json;
@@ -54,6 +56,8 @@ async fn a_stale_id_is_gone_for_every_call_and_never_means_the_newer_one() {
     let old = api.create_with(&request).await;
     let files = CreateSnapshot { mode: Some(SnapshotMode::Filesystem), ..CreateSnapshot::default() };
     let snapshot = api.client.snapshot(&old.id, &files).await.unwrap();
+    // A fork's own snapshot goes with its branches and is nothing to restore from.
+    let fork = api.client.fork(&old.id, &fork_of(1)).await.unwrap();
     api.remove(&old.id).await;
     let gone = refused(api.client.sandbox(&old.id).await, ErrorCode::GenerationGone);
     assert_eq!(gone.details["slot_has_newer"], false, "{gone:?}");
@@ -72,6 +76,11 @@ async fn a_stale_id_is_gone_for_every_call_and_never_means_the_newer_one() {
     assert_eq!(again.result, RemovalResult::AlreadyAbsent);
     assert_eq!(api.sh(&newer.id, "ls /workspace").await, "", "the newer one is untouched");
 
+    for branch in &fork.branches {
+        if let Branch::Sandbox(branch) = branch {
+            api.remove(&branch.id).await;
+        }
+    }
     api.client.remove_snapshot(snapshot.id.as_str()).await.unwrap();
     let gone = refused(api.client.sandbox(&old.id).await, ErrorCode::GenerationGone);
     assert_eq!(gone.details["snapshots"], json!([]));
