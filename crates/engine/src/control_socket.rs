@@ -193,8 +193,8 @@ mod tests {
             let n = stream.read(&mut bytes).unwrap();
             let (a, b) = answer.split_at(answer.len() / 2);
             stream.write_all(a.as_bytes()).unwrap();
-            stream.flush().unwrap();
-            stream.write_all(b.as_bytes()).unwrap();
+            // A client that had enough of the first half may have hung up.
+            let _ = stream.write_all(b.as_bytes());
             serde_json::from_slice(&bytes[..n]).unwrap()
         });
         let socket = ControlSocket::new(&path);

@@ -21,7 +21,7 @@ const IDENTITY_LINKS: [(&str, &str); 3] = [
 /// A placed agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentLayer {
-    /// Digest of the agent's binary.
+    /// Digest of the layer: of the agent's binary and of what lies beside it.
     pub digest: Digest,
     /// A directory to use as an overlay's lower directory; holds `usr/lib/remuda/agent` and [`IDENTITY_LINKS`].
     pub dir: PathBuf,
@@ -32,7 +32,7 @@ pub struct AgentLayer {
 /// # Errors
 /// When the cache cannot be written, or the entry of that digest is damaged.
 pub fn place_agent(cache: &Cache, bytes: &[u8]) -> Result<AgentLayer, SetupError> {
-    let digest = Digest::of_bytes(bytes);
+    let digest = layer_digest(bytes);
     let dir = cache.entry(Kind::Agent, &digest);
     if !dir.exists() {
         let held = cache.lock(Lock::Agents)?;
@@ -57,7 +57,7 @@ pub fn place_agent(cache: &Cache, bytes: &[u8]) -> Result<AgentLayer, SetupError
     }
     let path = inside(&dir);
     let found = Digest::of_file(&path).map_err(SetupError::io("read", &path))?;
-    if found != digest {
+    if found != Digest::of_bytes(bytes) {
         return Err(SetupError::Wrong {
             what: format!("the agent {}", path.display()),
             cause: format!("its digest is {found}"),
@@ -65,6 +65,12 @@ pub fn place_agent(cache: &Cache, bytes: &[u8]) -> Result<AgentLayer, SetupError
         });
     }
     Ok(AgentLayer { digest, dir })
+}
+
+/// A layer that is made otherwise is another one, also of the same binary.
+fn layer_digest(bytes: &[u8]) -> Digest {
+    let links: String = IDENTITY_LINKS.iter().map(|(link, target)| format!("{link} -> {target}\n")).collect();
+    Digest::of_bytes(format!("{}\n{links}", Digest::of_bytes(bytes)).as_bytes())
 }
 
 /// The agent's file within a layer.

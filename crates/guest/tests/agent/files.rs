@@ -332,7 +332,7 @@ fn too_many_file_calls_are_refused_and_places_come_back() {
 fn deleted_open_files_are_named() {
     let mut host = Host::bound();
     // Not in /tmp, which would do no harm.
-    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let file = dir.path().join("held");
     let spawn = host.script("root", &format!("exec 5>{0}; rm {0}; echo ready; exec sleep 100", file.display()));
     let (channel, pid) = host.start(spawn);
