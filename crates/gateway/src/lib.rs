@@ -4,6 +4,7 @@
 //! nothing about sandboxes.
 
 mod auth;
+mod drain;
 mod errors;
 mod executions;
 mod extract;

@@ -17,6 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::{Access, authenticate};
+use crate::drain::drain_what_is_left;
 use crate::errors::{Failure, method_not_allowed, panicked, route_not_found};
 use crate::openapi::Base;
 use crate::{executions, files, ports, sandboxes, server, snapshots};
@@ -42,6 +43,7 @@ pub fn router(platform: Platform, access: Access) -> Router {
         .layer(SetResponseHeaderLayer::overriding(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")));
     own.merge(application.route_layer(from_fn_with_state(access, authenticate)))
         .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn(drain_what_is_left))
         .layer(
             TraceLayer::new_for_http()
                 .make_span_with(|request: &Request| {
