@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use remuda_types::{SnapshotId, Uid};
 
 use crate::error::{EngineError, Result, Tried};
-
-/// Magic number of tmpfs in `statfs`.
-const TMPFS_MAGIC: u64 = 0x0102_1994;
+use crate::install::state_tmpfs;
 
 /// The places of one server.
 #[derive(Debug, Clone)]
@@ -160,13 +158,9 @@ fn instance(data: &Path) -> String {
 
 /// runsc's state must not outlive a boot: after one, its pids belong to strangers.
 fn tmpfs() -> Result<PathBuf> {
-    ["/run", "/dev/shm"]
-        .into_iter()
-        .find(|place| rustix::fs::statfs(*place).is_ok_and(|s| s.f_type as u64 == TMPFS_MAGIC))
-        .map(PathBuf::from)
-        .ok_or_else(|| EngineError::NotReady {
-            what: "neither /run nor /dev/shm is a tmpfs; run: mount -t tmpfs tmpfs /dev/shm".into(),
-        })
+    state_tmpfs().ok_or_else(|| EngineError::NotReady {
+        what: "neither /run nor /dev/shm is a tmpfs; run: mount -t tmpfs tmpfs /dev/shm".into(),
+    })
 }
 
 /// Free bytes that root may still write at `path`.
