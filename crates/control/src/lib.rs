@@ -1,6 +1,7 @@
 //! What the platform does: one file per operation, one driver per sandbox. It knows no HTTP, and no caller.
 
 mod boot;
+mod caller;
 mod channel;
 mod clock;
 mod driver;
@@ -12,6 +13,7 @@ mod platform;
 mod registry;
 mod stream;
 
+pub use caller::{ACCOUNT_DEFAULT, Caller};
 pub use platform::{Config, Platform};
 pub use remuda_engine::{Fingerprint, Parts};
 pub use stream::{ByteStream, OutputQuery, OutputSlice, WriteOptions};
