@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::error::{EngineError, Result, Tried};
 
 /// Largest answer that is read, in bytes.
-const REPLY_BYTES_MAX: usize = 4 << 20;
+const REPLY_BYTES_MAX: usize = 16 << 20;
 /// Longest wait for an answer. A checkpoint of some GiB to a slow disk takes minutes.
 const REPLY_WAIT_MAX: Duration = Duration::from_secs(600);
 /// Between two looks for a socket that is being made. Its file appears before anybody listens on it, and nothing tells
@@ -83,6 +83,36 @@ impl ControlSocket {
         self.call("containerManager.Resume", &Value::Null, &[]).map(drop)
     }
 
+    /// Waits until no call is under way, whoever made it: the calls of a server that was killed are carried out all the
+    /// same, and their connections are open until they are. Gives up when `ended` says that nobody serves the socket.
+    pub async fn idle(&self, ended: impl Fn() -> bool) -> Result<()> {
+        let patience = tokio::time::Instant::now() + REPLY_WAIT_MAX;
+        while !ended() && self.has_connections()? {
+            if tokio::time::Instant::now() >= patience {
+                let what = format!("a call that an earlier server made through {}", self.path.display());
+                return Err(EngineError::Busy { what, waited: REPLY_WAIT_MAX });
+            }
+            // The kernel tells nobody when a stranger's connection is closed.
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        Ok(())
+    }
+
+    /// Whether somebody is connected, or was until he was killed and the sentry has not closed its end yet.
+    fn has_connections(&self) -> Result<bool> {
+        const TABLE: &str = "/proc/net/unix";
+        let table = std::fs::read(TABLE).tried(|| format!("read {TABLE}"))?;
+        Ok(is_connected(&table, self.path.as_os_str().as_encoded_bytes()))
+    }
+
+    /// Whether every task of the guest is stopped, as they are from a pause to its resume. No other call tells that:
+    /// the state that runsc's own commands show is what they themselves last wrote down. Stops the sentry's threads for
+    /// some milliseconds. Call it only while no other call is under way.
+    pub fn tasks_are_stopped(&self) -> Result<bool> {
+        let stacks = self.call("debug.Stacks", &Value::Null, &[])?;
+        Ok(are_stopped(stacks.as_str().unwrap_or_default()))
+    }
+
     /// Starts the container's first process in a sandbox that was only created.
     pub fn start(&self, id: &str) -> Result<()> {
         self.call("containerManager.StartRoot", &json!(id), &[]).map(drop)
@@ -135,6 +165,24 @@ impl ControlSocket {
             Err(EngineError::Refused { call: method, why: gist(&answer.err) })
         }
     }
+}
+
+/// Whether the kernel's table of unix sockets has one at `path` that does not listen: num, reference count, protocol,
+/// flags, type, state, inode, path.
+fn is_connected(table: &[u8], path: &[u8]) -> bool {
+    const LISTENS: &[u8] = b"00010000";
+    table.split(|b| *b == b'\n').any(|line| {
+        let mut fields = line.split(|b| *b == b' ').filter(|f| !f.is_empty());
+        let flags = fields.nth(3);
+        fields.nth(3) == Some(path) && flags != Some(LISTENS)
+    })
+}
+
+/// Whether, of goroutines by their stacks, all that carry a task of the guest wait for its stop to end. The agent
+/// alone has several tasks, which are never stopped but by a pause.
+fn are_stopped(stacks: &str) -> bool {
+    let mut tasks = stacks.split("\n\n").filter(|stack| stack.contains("kernel.(*Task).run(")).peekable();
+    tasks.peek().is_some() && tasks.all(|stack| stack.contains("kernel.(*Task).doStop("))
 }
 
 /// What is worth telling of an error: the sentry adds the stacks of its goroutines, line after line.
@@ -215,6 +263,48 @@ mod tests {
         assert!(error.is_disk_full());
         assert_eq!(error.to_string(), "runsc refused containerManager.Resume: no space left on device");
         server.join().unwrap();
+    }
+
+    #[test]
+    fn only_connections_to_the_very_path_count() {
+        let listener = "ffff8881: 00000002 00000000 00010000 0001 01 4711 /run/s.sock\n";
+        let accepted = "ffff8882: 00000003 00000000 00000000 0001 03 4712 /run/s.sock\n";
+        let other = "ffff8883: 00000003 00000000 00000000 0001 03 4713 /run/s.sock2\nffff8884: 00000002 00000000 00000000 0002 01 4714\n";
+        let connected = |rows: &[&str]| is_connected(rows.concat().as_bytes(), b"/run/s.sock");
+        assert!(!connected(&[]));
+        assert!(!connected(&[listener, other]));
+        assert!(connected(&[listener, other, accepted]));
+    }
+
+    #[tokio::test]
+    async fn a_call_under_way_is_seen_until_its_connection_is_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = ControlSocket::new(&dir.path().join("s"));
+        let listener = UnixListener::bind(dir.path().join("s")).unwrap();
+        socket.idle(|| false).await.unwrap();
+        let caller = UnixStream::connect(dir.path().join("s")).unwrap();
+        assert!(socket.has_connections().unwrap(), "not accepted yet");
+        let (serving, _) = listener.accept().unwrap();
+        drop(caller);
+        assert!(socket.has_connections().unwrap(), "the caller is gone, the call is not");
+        drop(serving);
+        socket.idle(|| false).await.unwrap();
+    }
+
+    #[test]
+    fn a_task_that_runs_is_told_from_stopped_ones() {
+        let stack = |frames: &[&str]| {
+            let frames: String =
+                frames.iter().map(|f| format!("gvisor.dev/gvisor/pkg/sentry/kernel.{f}(0xc0)\n\t/f.go:1\n")).collect();
+            format!("goroutine 7 [select]:\n{frames}")
+        };
+        let stopped = stack(&["(*Task).doStop", "(*Task).run"]);
+        let reading = stack(&["(*Task).block", "(*Task).doSyscall", "(*Task).run"]);
+        let other = stack(&["(*Kernel).runCPUClockTicker"]);
+        assert!(are_stopped(&[stopped.as_str(), &other, &stopped].join("\n")));
+        assert!(!are_stopped(&[stopped.as_str(), &reading].join("\n")));
+        assert!(!are_stopped(&other));
+        assert!(!are_stopped(""));
     }
 
     #[test]

@@ -50,6 +50,16 @@ impl SandboxDirs {
     pub fn net_outer(&self) -> PathBuf {
         self.state.join("net-outer")
     }
+    /// runsc's control socket.
+    pub fn control_socket(&self) -> PathBuf {
+        // The state directory is named by the uid, and the sandbox has that name with runsc too.
+        let uid = self.state.file_name().unwrap_or_default().to_string_lossy();
+        self.runsc_root().join(format!("runsc-{uid}.sock"))
+    }
+    /// There from before a pause until after its resume.
+    pub(crate) fn halt_mark(&self) -> PathBuf {
+        self.state.join("halted")
+    }
     /// Host to guest.
     pub fn fifo_in(&self) -> PathBuf {
         self.fifo.join("in")

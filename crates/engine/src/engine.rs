@@ -1,13 +1,12 @@
-//! The engine of one server: prepares places for machines, takes machines apart, and clears what an earlier server left behind.
+//! The engine of one server: prepares places for machines and takes machines apart.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use remuda_types::{SnapshotId, Uid};
 
-use crate::cgroup::CgroupRoot;
+use crate::cgroup::{Cgroup, CgroupRoot};
 use crate::dialer::Dialer;
 use crate::dirs::Dirs;
 use crate::error::{EngineError, Result, Tried};
@@ -24,16 +23,16 @@ const KILL_ROUNDS_MAX: u32 = 20;
 /// The engine. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Engine {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     parts: Parts,
-    dirs: Dirs,
-    cgroups: CgroupRoot,
+    pub(crate) dirs: Dirs,
+    pub(crate) cgroups: CgroupRoot,
     networks: NetworkBuilder,
-    dialer: Dialer,
+    pub(crate) dialer: Dialer,
 }
 
 /// What was left of a machine, and what became of it. Each fact was looked up after the deed.
@@ -126,22 +125,7 @@ impl Engine {
     /// be repeated, and needs nothing but the uid.
     pub async fn tear_down(&self, uid: &Uid) -> Result<TornDown> {
         let cgroup = self.shared.cgroups.leftover(uid.as_str());
-        let mut processes_gone = false;
-        for _ in 0..KILL_ROUNDS_MAX {
-            let pids = cgroup.processes();
-            if pids.is_empty() {
-                processes_gone = true;
-                break;
-            }
-            for pid in pids {
-                // Held first and looked up again second: a pid that was reused in between is not in the group.
-                let Ok(process) = HostProcess::open(pid) else { continue };
-                if cgroup.processes().contains(&pid) {
-                    process.kill()?;
-                    process.ended().await;
-                }
-            }
-        }
+        let processes_gone = end_processes(&cgroup).await?;
         let places = self.shared.dirs.sandbox(uid);
         let removing = tokio::task::spawn_blocking(move || -> Result<(u64, bool)> {
             rootfs::unmount(&places.mount)?;
@@ -159,27 +143,6 @@ impl Engine {
             cgroup.remove()?;
         }
         Ok(TornDown { bytes_reclaimed, processes_gone, files_gone })
-    }
-
-    /// Removes everything that an earlier server left behind on this data directory: machines, layers and images.
-    /// Returns how many machines that were.
-    pub async fn sweep(&self) -> Result<usize> {
-        let dirs = &self.shared.dirs;
-        let mut uids: BTreeSet<String> = self.shared.cgroups.existing().into_iter().collect();
-        for place in [dirs.sandboxes(), dirs.state().to_owned()] {
-            uids.extend(names(&place)?);
-        }
-        let uids: Vec<Uid> = uids.iter().filter_map(|name| name.parse().ok()).collect();
-        for uid in &uids {
-            self.tear_down(uid).await?;
-        }
-        for place in [dirs.layers(), dirs.memories()] {
-            for name in names(&place)? {
-                let path = place.join(name);
-                remove_tree(&path).tried(|| format!("remove {}", path.display()))?;
-            }
-        }
-        Ok(uids.len())
     }
 
     /// Removes what belongs to this server as a whole, once no machine is left.
@@ -200,15 +163,23 @@ impl Engine {
     }
 }
 
-fn names(dir: &Path) -> Result<Vec<String>> {
-    let trying = || format!("list {}", dir.display());
-    let mut names = Vec::new();
-    for entry in fs::read_dir(dir).tried(trying)? {
-        if let Ok(name) = entry.tried(trying)?.file_name().into_string() {
-            names.push(name);
+/// Kills whatever is in a cgroup, also what enters it meanwhile, and tells whether nothing is left there.
+pub(crate) async fn end_processes(cgroup: &Cgroup) -> Result<bool> {
+    for _ in 0..KILL_ROUNDS_MAX {
+        let pids = cgroup.processes();
+        if pids.is_empty() {
+            return Ok(true);
+        }
+        for pid in pids {
+            // Held first and looked up again second: a pid that was reused in between is not in the group.
+            let Ok(process) = HostProcess::open(pid) else { continue };
+            if cgroup.processes().contains(&pid) {
+                process.kill()?;
+                process.ended().await;
+            }
         }
     }
-    Ok(names)
+    Ok(false)
 }
 
 /// Bytes as stored below `path`, without following links; what cannot be read counts nothing.

@@ -32,6 +32,14 @@ pub enum EngineError {
     /// The sandbox's processes are gone.
     #[error("the sandbox's processes ended")]
     Ended,
+    /// Something that an earlier server had asked for is still going on.
+    #[error("{what} is still under way after {} s", .waited.as_secs())]
+    Busy {
+        /// What it is.
+        what: String,
+        /// How long its end was waited for.
+        waited: std::time::Duration,
+    },
     /// What is on disk is not what was captured.
     #[error("{what} is damaged: {why}")]
     Damaged {

@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::{EngineError, Result, Tried};
 use crate::state_file;
 
+/// Where an image's directory keeps what is known of it.
+const MANIFEST: &str = "manifest.json";
 /// Files of an image, in the order in which runsc takes them.
 const NAMES: [&str; 3] = ["checkpoint.img", "pages_meta.img", "pages.img"];
 
@@ -116,8 +118,32 @@ impl MemoryImage {
             }
             records.push(FileRecord { name: name.into(), witness, digest: None });
         }
+        let image = MemoryImage { dir: dir.to_owned(), files: records };
+        // So that what was captured is known also if the server does not live to seal it.
+        image.record(written)?;
         fs::rename(written, dir).tried(|| format!("move a memory image to {}", dir.display()))?;
-        Ok(MemoryImage { dir: dir.to_owned(), files: records })
+        Ok(image)
+    }
+
+    /// What is known of the image in `dir` since it was published or, later, sealed.
+    pub fn load(dir: &Path) -> Result<MemoryImage> {
+        let path = dir.join(MANIFEST);
+        let text = fs::read(&path).tried(|| format!("read {}", path.display()))?;
+        let recorded: MemoryImage = serde_json::from_slice(&text).map_err(|e| changed(&path, &e.to_string()))?;
+        if !recorded.files.iter().map(|f| f.name.as_str()).eq(NAMES) {
+            return Err(changed(&path, "it names other files"));
+        }
+        Ok(MemoryImage { dir: dir.to_owned(), ..recorded })
+    }
+
+    /// Writes the manifest into a directory.
+    fn record(&self, into: &Path) -> Result<()> {
+        let path = into.join(MANIFEST);
+        let text = serde_json::to_vec_pretty(self).map_err(io::Error::from).tried(|| "write out a manifest".into())?;
+        // Replaced whole: a reader of half a manifest would take a good image for a damaged one.
+        let new = path.with_extension("new");
+        fs::write(&new, text).tried(|| format!("write {}", new.display()))?;
+        fs::rename(&new, &path).tried(|| format!("write {}", path.display()))
     }
 
     /// Bytes of all files.
@@ -136,10 +162,7 @@ impl MemoryImage {
             record.digest = Some(digest(&path)?);
             file.sync_all().tried(|| format!("flush {}", path.display()))?;
         }
-        let manifest = self.dir.join("manifest.json");
-        let text = serde_json::to_vec_pretty(&self).map_err(io::Error::from);
-        fs::write(&manifest, text.tried(|| "write out a manifest".into())?)
-            .tried(|| format!("write {}", manifest.display()))
+        self.record(&self.dir)
     }
 
     /// Opens the files for a restore, after making sure that they are what was captured.

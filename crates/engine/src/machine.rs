@@ -17,6 +17,8 @@ use crate::dialer::Dialer;
 use crate::dirs::SandboxDirs;
 use crate::error::{EngineError, Result, Tried};
 use crate::freeze::{self, Frozen};
+use crate::halt::Halt;
+use crate::host_facts::{HostFacts, boot_id};
 use crate::image::{ImageFiles, MemoryImage};
 use crate::network;
 use crate::process::HostProcess;
@@ -69,6 +71,7 @@ pub struct Machine {
     uid: Uid,
     dirs: SandboxDirs,
     control: ControlSocket,
+    halt: Arc<Halt>,
     sentry: Arc<HostProcess>,
     gofer: HostProcess,
     cgroup: Cgroup,
@@ -83,6 +86,7 @@ impl Machine {
         uid: Uid,
         dirs: SandboxDirs,
         control: ControlSocket,
+        halt: Halt,
         sentry: HostProcess,
         gofer: HostProcess,
         cgroup: Cgroup,
@@ -90,8 +94,8 @@ impl Machine {
         outer: OwnedFd,
         dialer: Dialer,
     ) -> Machine {
-        let (sentry, outer) = (Arc::new(sentry), Arc::new(outer));
-        Machine { uid, dirs, control, sentry, gofer, cgroup, oom, outer, dialer }
+        let (halt, sentry, outer) = (Arc::new(halt), Arc::new(sentry), Arc::new(outer));
+        Machine { uid, dirs, control, halt, sentry, gofer, cgroup, oom, outer, dialer }
     }
 
     /// Its uid.
@@ -104,29 +108,37 @@ impl Machine {
         [self.sentry.pid(), self.gofer.pid()]
     }
 
-    /// Halts every process of the guest.
-    pub async fn pause(&self) -> Result<()> {
-        self.with_control(ControlSocket::pause).await
+    /// What a later server recognises its processes by ([`crate::Engine::adopt`]).
+    pub fn host_facts(&self) -> Result<HostFacts> {
+        Ok(HostFacts { boot_id: boot_id()?, sentry: self.sentry.facts(), gofer: self.gofer.facts() })
     }
 
-    /// Lets the guest go on.
+    /// Halts every process of the guest. One that is halted stays so.
+    pub async fn pause(&self) -> Result<()> {
+        let halt = self.halt.clone();
+        self.with_control(move |control| halt.begin(control)).await
+    }
+
+    /// Lets the guest go on. One that is not halted goes on anyway.
     pub async fn resume(&self) -> Result<()> {
-        self.with_control(ControlSocket::resume).await
+        let halt = self.halt.clone();
+        self.with_control(move |control| halt.end(control)).await
     }
 
     /// Captures the machine and lets it go on (unless it was paused before), whatever becomes of the capture.
+    /// [`crate::Engine::settle_capture`] tells what became of one whose server was killed.
     ///
     /// The agent must be quiet: at a frame boundary, saying nothing. Blocking work runs to its end also if the caller
     /// goes away, so that the guest is never left standing.
     pub async fn capture(&self, places: CapturePlaces, was_paused: bool) -> Result<Captured> {
-        let (upper, sentry) = (self.dirs.upper.clone(), self.sentry.clone());
+        let (upper, sentry, halt) = (self.dirs.upper.clone(), self.sentry.clone(), self.halt.clone());
         self.with_control(move |control| {
             let start = Instant::now();
             if !was_paused {
-                control.pause()?;
+                halt.begin(control)?;
             }
             let captured = capture_halted(control, &upper, &places);
-            let resumed = if was_paused { Ok(()) } else { control.resume() };
+            let resumed = if was_paused { Ok(()) } else { halt.end(control) };
             let paused = start.elapsed();
             // Whoever removes a machine ends it first and takes its files after: of one that has ended, files may have
             // been missing when they were copied.
@@ -135,8 +147,10 @@ impl Machine {
             let published = captured
                 .and_then(|captured| whole.map(|()| captured))
                 .and_then(|(files, layer)| Ok((publish(&places, files)?, layer)));
-            if published.is_err() {
-                discard(&places);
+            if published.is_err()
+                && let Err(e) = discard(&places)
+            {
+                tracing::warn!("a failed capture left something: {e}");
             }
             let (memory, layer) = published?;
             Ok(Captured { memory, layer, paused })
@@ -224,7 +238,8 @@ fn capture_halted(
     Ok((files, layer))
 }
 
-/// Mends what is known to be wrong in a memory image, and moves image and layer to their final places.
+/// Mends what is known to be wrong in a memory image, and moves image and layer to their final places. The layer comes
+/// last: once it is in its place, all of the capture is.
 fn publish(places: &CapturePlaces, files: Option<ImageFiles>) -> Result<Option<MemoryImage>> {
     let memory = match (&places.memory, files) {
         (Some((memory, memory_tmp)), Some(mut files)) => {
@@ -237,14 +252,13 @@ fn publish(places: &CapturePlaces, files: Option<ImageFiles>) -> Result<Option<M
     Ok(memory)
 }
 
-/// Removes what a failed capture left.
-fn discard(places: &CapturePlaces) {
+/// Removes what a failed capture left: all of it that can be removed, and tells the first failure.
+pub(crate) fn discard(places: &CapturePlaces) -> Result<()> {
     let memory = places.memory.iter().flat_map(|(a, b)| [a, b]);
-    for path in [&places.layer, &places.layer_tmp].into_iter().chain(memory) {
-        if let Err(e) = remove_tree(path) {
-            tracing::warn!("failed to remove {} of a failed capture: {e}", path.display());
-        }
-    }
+    let all = [&places.layer, &places.layer_tmp].into_iter().chain(memory);
+    let removed: Vec<Result<()>> =
+        all.map(|path| remove_tree(path).tried(|| format!("remove {}", path.display()))).collect();
+    removed.into_iter().collect()
 }
 
 /// Removes a directory with all that is in it; one that is not there is fine.

@@ -19,6 +19,7 @@ use crate::control_socket::ControlSocket;
 use crate::dialer::Dialer;
 use crate::dirs::SandboxDirs;
 use crate::error::{EngineError, Result, Tried};
+use crate::halt::Halt;
 use crate::image::ImageFiles;
 use crate::machine::Machine;
 use crate::network::{self, Namespaces, NetworkBuilder};
@@ -67,23 +68,12 @@ impl Site {
     /// sees an end of file, and by descriptions of their own: the sentry makes its ones non-blocking. What is written
     /// before the machine is raised is the first thing its agent reads.
     pub fn open_channel(&self) -> Result<ChannelEnds> {
-        let options = || {
-            let mut options = pipe::OpenOptions::new();
-            options.read_write(true);
-            options
-        };
-        let trying = || format!("open the control channel of {}", self.uid);
-        let to_guest = options().open_sender(self.dirs.fifo_in()).tried(trying)?;
-        let from_guest = options().open_receiver(self.dirs.fifo_out()).tried(trying)?;
-        // Larger buffers are a matter of speed; a refusal (the pipe quota of a user) is fine.
-        let _ = rustix::pipe::fcntl_setpipe_size(&to_guest, FIFO_BYTES);
-        let _ = rustix::pipe::fcntl_setpipe_size(&from_guest, FIFO_BYTES);
-        Ok(ChannelEnds { to_guest, from_guest, oom: self.oom.clone() })
+        open_channel(&self.uid, &self.dirs, self.oom.clone())
     }
 
     /// Raises the machine and gives it life.
     pub async fn raise(self, life: Life) -> Result<Machine> {
-        let control = ControlSocket::new(&self.dirs.runsc_root().join(format!("runsc-{}.sock", self.uid)));
+        let control = ControlSocket::new(&self.dirs.control_socket());
         let (pids, outer) = {
             let mut creating = std::pin::pin!(create(&self.runsc, &self.uid, &self.dirs, &self.cgroup));
             let mut enlivening = std::pin::pin!(async {
@@ -109,8 +99,25 @@ impl Site {
             }
         };
         let (sentry, gofer) = (HostProcess::open(pids.sentry)?, HostProcess::open(pids.gofer)?);
-        Ok(Machine::new(self.uid, self.dirs, control, sentry, gofer, self.cgroup, self.oom, outer, self.dialer))
+        let halt = Halt::fresh(self.dirs.halt_mark());
+        Ok(Machine::new(self.uid, self.dirs, control, halt, sentry, gofer, self.cgroup, self.oom, outer, self.dialer))
     }
+}
+
+/// Opens the host's ends of a machine's channel, as often as there is a new server.
+pub(crate) fn open_channel(uid: &Uid, dirs: &SandboxDirs, oom: OomAlarm) -> Result<ChannelEnds> {
+    let options = || {
+        let mut options = pipe::OpenOptions::new();
+        options.read_write(true);
+        options
+    };
+    let trying = || format!("open the control channel of {uid}");
+    let to_guest = options().open_sender(dirs.fifo_in()).tried(trying)?;
+    let from_guest = options().open_receiver(dirs.fifo_out()).tried(trying)?;
+    // Larger buffers are a matter of speed; a refusal (the pipe quota of a user) is fine.
+    let _ = rustix::pipe::fcntl_setpipe_size(&to_guest, FIFO_BYTES);
+    let _ = rustix::pipe::fcntl_setpipe_size(&from_guest, FIFO_BYTES);
+    Ok(ChannelEnds { to_guest, from_guest, oom })
 }
 
 fn enliven(control: &ControlSocket, uid: &str, packet_socket: OwnedFd, life: Life) -> Result<()> {
