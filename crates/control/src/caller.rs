@@ -1,6 +1,6 @@
 //! Who calls: the account whose things they may see, and what they may do there. Decides nothing about a call's content.
 
-use remuda_types::{Account, AccessKeyId};
+use remuda_types::{AccessKeyId, Account};
 
 /// The account of whoever works on the server's own machine, and of the first key.
 pub const ACCOUNT_DEFAULT: &str = "default";

@@ -2,6 +2,7 @@
 
 use remuda_engine::EngineError;
 use remuda_guest_proto::AgentErrorKind;
+use remuda_journal::{JournalError, OpenError};
 use remuda_types::{Error, ErrorCode, SandboxId};
 
 use crate::channel::ChannelError;
@@ -25,6 +26,28 @@ pub(crate) fn engine(id: &SandboxId, e: EngineError) -> Error {
         _ => (ErrorCode::EngineFailed, format!("the engine failed on {id}")),
     };
     Error::new(code, message).cause(chain(&e))
+}
+
+/// The journal could not be opened; nothing was written.
+pub(crate) fn journal_open(e: &OpenError) -> Error {
+    let error = Error::new(ErrorCode::JournalFailed, e.to_string()).remedy(e.remedy());
+    match e.cause() {
+        Some(cause) => error.cause(cause),
+        None => error,
+    }
+}
+
+/// A call of the journal failed.
+pub(crate) fn journal(e: &JournalError) -> Error {
+    let code = match e {
+        JournalError::Full { .. } => ErrorCode::DiskFull,
+        JournalError::Closed => ErrorCode::ShuttingDown,
+        _ => ErrorCode::JournalFailed,
+    };
+    let mut error = Error::new(code, e.to_string());
+    error.cause = e.cause().map(str::to_owned);
+    error.remedy = e.remedy().map(str::to_owned);
+    error
 }
 
 /// A failure of the control channel of `id`.

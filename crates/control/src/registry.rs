@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use remuda_engine::{Fingerprint, LayerSeal, MemoryImage};
 use remuda_types::limits::SANDBOXES_MAX;
 use remuda_types::wire::{Labels, Origin, Sandbox, Snapshot};
-use remuda_types::{Error, ErrorCode, Generation, SandboxId, SandboxState, Slot, SnapshotId, SnapshotState, Uid};
+use remuda_types::{
+    Account, Error, ErrorCode, Generation, SandboxId, SandboxState, Slot, SnapshotId, SnapshotState, Uid,
+};
 use tokio::sync::watch;
 
 use crate::clock::now_unix_ms;
@@ -23,6 +25,7 @@ const ENDED_SNAPSHOTS_MAX: usize = 2_000;
 /// One generation of a slot.
 #[derive(Debug)]
 pub(crate) struct SandboxCell {
+    pub(crate) account: Account,
     pub(crate) id: SandboxId,
     pub(crate) uid: Uid,
     pub(crate) labels: Labels,
@@ -96,6 +99,7 @@ impl SandboxCell {
 /// A snapshot and what stands on it.
 #[derive(Debug)]
 pub(crate) struct SnapshotCell {
+    pub(crate) account: Account,
     pub(crate) id: SnapshotId,
     pub(crate) source: SandboxId,
     pub(crate) memory_mib: u32,
@@ -120,6 +124,7 @@ pub(crate) struct SnapshotInner {
 
 impl SnapshotCell {
     pub(crate) fn new(
+        account: Account,
         shown: Snapshot,
         memory_mib: u32,
         layers: Vec<SnapshotId>,
@@ -127,6 +132,7 @@ impl SnapshotCell {
         of_fork: bool,
     ) -> Self {
         SnapshotCell {
+            account,
             id: shown.id.clone(),
             source: shown.source.clone(),
             memory_mib,
@@ -174,14 +180,15 @@ pub(crate) struct Registry {
 
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
-    sandboxes: BTreeMap<SandboxId, Arc<SandboxCell>>,
-    newest: HashMap<Slot, Generation>,
+    sandboxes: BTreeMap<(Account, SandboxId), Arc<SandboxCell>>,
+    newest: HashMap<(Account, Slot), Generation>,
     snapshots: BTreeMap<SnapshotId, Arc<SnapshotCell>>,
 }
 
 /// What a new sandbox is to be.
 #[derive(Debug)]
 pub(crate) struct Reservation {
+    pub(crate) account: Account,
     pub(crate) slot: Option<Slot>,
     pub(crate) uid: Uid,
     pub(crate) labels: Labels,
@@ -196,15 +203,15 @@ impl Registry {
     }
 
     /// The sandbox with that id: living, or ended for good and told as such.
-    pub(crate) fn living(&self, id: &SandboxId) -> Result<Arc<SandboxCell>, Error> {
+    pub(crate) fn living(&self, account: &Account, id: &SandboxId) -> Result<Arc<SandboxCell>, Error> {
         let tables = self.tables();
-        let cell = tables.sandboxes.get(id).ok_or_else(|| unknown(id))?.clone();
+        let cell = tables.sandboxes.get(&(account.clone(), id.clone())).ok_or_else(|| unknown(id))?.clone();
         if cell.is_over() { Err(tables.gone(&cell)) } else { Ok(cell) }
     }
 
     /// The sandbox with that id, ended or not.
-    pub(crate) fn known(&self, id: &SandboxId) -> Result<Arc<SandboxCell>, Error> {
-        self.tables().sandboxes.get(id).cloned().ok_or_else(|| unknown(id))
+    pub(crate) fn known(&self, account: &Account, id: &SandboxId) -> Result<Arc<SandboxCell>, Error> {
+        self.tables().sandboxes.get(&(account.clone(), id.clone())).cloned().ok_or_else(|| unknown(id))
     }
 }
 
@@ -216,7 +223,12 @@ impl Tables {
             return Err(Error::limit("sandboxes_max", SANDBOXES_MAX as u64, living as u64)
                 .remedy("remove one with: remuda rm ID"));
         }
-        let taken: HashSet<&Slot> = self.sandboxes.values().filter(|c| !c.is_over()).map(|c| &c.id.slot).collect();
+        let taken: HashSet<&Slot> = self
+            .sandboxes
+            .values()
+            .filter(|c| !c.is_over() && c.account == reservation.account)
+            .map(|c| &c.id.slot)
+            .collect();
         let slot = match reservation.slot {
             Some(slot) if taken.contains(&slot) => {
                 return Err(Error::new(ErrorCode::SlotInUse, format!("the slot {slot} holds a living sandbox"))
@@ -228,10 +240,12 @@ impl Tables {
                 .find(|slot| !taken.contains(slot))
                 .ok_or_else(|| Error::limit("sandboxes_max", SANDBOXES_MAX as u64, living as u64))?,
         };
-        let generation = Generation::next(now_unix_ms(), self.newest.get(&slot).copied())
-            .ok_or_else(|| Error::new(ErrorCode::Internal, "the clock is outside the years 1970 to 9999"))?;
-        self.newest.insert(slot.clone(), generation);
+        let generation =
+            Generation::next(now_unix_ms(), self.newest.get(&(reservation.account.clone(), slot.clone())).copied())
+                .ok_or_else(|| Error::new(ErrorCode::Internal, "the clock is outside the years 1970 to 9999"))?;
+        self.newest.insert((reservation.account.clone(), slot.clone()), generation);
         let cell = Arc::new(SandboxCell {
+            account: reservation.account,
             id: SandboxId { slot, generation },
             uid: reservation.uid,
             labels: reservation.labels,
@@ -243,15 +257,16 @@ impl Tables {
             running: OnceLock::new(),
             removing: tokio::sync::Mutex::default(),
         });
-        self.sandboxes.insert(cell.id.clone(), cell.clone());
+        self.sandboxes.insert((cell.account.clone(), cell.id.clone()), cell.clone());
         self.forget_oldest();
         Ok(cell)
     }
 
     fn forget_oldest(&mut self) {
-        let mut ended: Vec<_> = self.sandboxes.values().filter(|c| c.is_over()).map(|c| c.id.clone()).collect();
+        let mut ended: Vec<_> =
+            self.sandboxes.values().filter(|c| c.is_over()).map(|c| (c.account.clone(), c.id.clone())).collect();
         if ended.len() > ENDED_SANDBOXES_MAX {
-            ended.sort_by_key(|id| id.generation);
+            ended.sort_by_key(|(_, id)| id.generation);
             self.sandboxes.remove(&ended[0]);
         }
         let done = |s: &SnapshotCell| matches!(s.show().state, SnapshotState::Deleted | SnapshotState::Failed);
@@ -269,10 +284,13 @@ impl Tables {
         let snapshots: Vec<String> = self
             .snapshots
             .values()
-            .filter(|s| s.source == cell.id && s.can_be_restored())
+            .filter(|s| s.account == cell.account && s.source == cell.id && s.can_be_restored())
             .map(|s| s.id.to_string())
             .collect();
-        let newer = self.newest.get(&cell.id.slot).is_some_and(|newest| *newest > cell.id.generation);
+        let newer = self
+            .newest
+            .get(&(cell.account.clone(), cell.id.slot.clone()))
+            .is_some_and(|newest| *newest > cell.id.generation);
         let error = Error::new(ErrorCode::GenerationGone, format!("{} has ended", cell.id))
             .detail("ended_at_ms", status.ended_at_ms)
             .detail("slot_has_newer", newer)
@@ -297,7 +315,7 @@ impl Tables {
     /// Takes a snapshot in. Its name must be free among those that are or will be active.
     pub(crate) fn add_snapshot(&mut self, cell: Arc<SnapshotCell>) -> Result<(), Error> {
         if let Some(name) = &cell.show().name
-            && let Some(other) = self.named(name)
+            && let Some(other) = self.named(&cell.account, name)
         {
             return Err(Error::new(ErrorCode::SnapshotNameTaken, format!("{} has the name {name}", other.id))
                 .remedy("choose another name, or remove that snapshot first"));
@@ -306,18 +324,26 @@ impl Tables {
         Ok(())
     }
 
-    fn named(&self, name: &str) -> Option<&Arc<SnapshotCell>> {
-        self.snapshots.values().find(|s| s.holds_layer() && s.show().name.as_deref() == Some(name))
+    fn named(&self, account: &Account, name: &str) -> Option<&Arc<SnapshotCell>> {
+        self.snapshots
+            .values()
+            .find(|s| s.account == *account && s.holds_layer() && s.show().name.as_deref() == Some(name))
     }
 
     /// A snapshot by id or name.
-    pub(crate) fn snapshot(&self, id_or_name: &str) -> Result<Arc<SnapshotCell>, Error> {
+    pub(crate) fn snapshot(&self, account: &Account, id_or_name: &str) -> Result<Arc<SnapshotCell>, Error> {
         let by_id = id_or_name.parse::<SnapshotId>().ok().and_then(|id| self.snapshots.get(&id));
-        by_id.or_else(|| self.named(id_or_name)).cloned().ok_or_else(|| {
+        let by_id = by_id.filter(|s| s.account == *account);
+        by_id.or_else(|| self.named(account, id_or_name)).cloned().ok_or_else(|| {
             let shown: String = id_or_name.chars().take(80).collect();
             Error::new(ErrorCode::SnapshotNotFound, format!("there is no snapshot {shown:?}"))
                 .remedy("list them with: remuda snapshot ls")
         })
+    }
+
+    /// A snapshot by its id, of whatever account: for the platform's own reckoning, never for a caller.
+    pub(crate) fn snapshot_by_id(&self, id: &SnapshotId) -> Option<Arc<SnapshotCell>> {
+        self.snapshots.get(id).cloned()
     }
 
     /// Every snapshot, oldest first.

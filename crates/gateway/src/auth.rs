@@ -8,6 +8,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::AUTHORIZATION;
+use remuda_control::Caller;
 use remuda_types::{Error, ErrorCode};
 use subtle::ConstantTimeEq;
 
@@ -99,17 +100,20 @@ pub enum Access {
     Key(KeyHash),
 }
 
-/// Lets a request pass that may pass.
-pub(crate) async fn authenticate(State(access): State<Access>, request: Request, next: Next) -> Response {
+/// Lets a request pass that may pass, and says whose it is.
+pub(crate) async fn authenticate(State(access): State<Access>, mut request: Request, next: Next) -> Response {
     match access.check(&request) {
-        Ok(()) => next.run(request).await,
+        Ok(caller) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
         Err(error) => Failure(error).into_response(),
     }
 }
 
 impl Access {
-    fn check(self, request: &Request) -> Result<(), Error> {
-        let Access::Key(hash) = self else { return Ok(()) };
+    fn check(self, request: &Request) -> Result<Caller, Error> {
+        let Access::Key(hash) = self else { return Ok(Caller::operator()) };
         let mut values = request.headers().get_all(AUTHORIZATION).iter();
         let (Some(value), None) = (values.next(), values.next()) else {
             return Err(unauthorized("this request needs exactly one Authorization header"));
@@ -119,7 +123,7 @@ impl Access {
             return Err(unauthorized("the Authorization header does not name a bearer key"));
         };
         match text.trim().parse() {
-            Ok(key) if hash.is_of(&key) => Ok(()),
+            Ok(key) if hash.is_of(&key) => Ok(Caller::operator()),
             Ok(_) => Err(unauthorized("this is not the access key of this server")),
             Err(e) => Err(unauthorized(&e.to_string())),
         }

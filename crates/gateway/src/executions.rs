@@ -16,6 +16,7 @@ use remuda_types::wire::{
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::calling::By;
 use crate::errors::Answer;
 use crate::extract::{JsonBody, OfExecution, OfSandbox, QueryOf, wait};
 
@@ -31,18 +32,23 @@ const COMPLETE: HeaderName = HeaderName::from_static("x-remuda-complete");
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn start(
     State(platform): State<Platform>,
+    By(caller): By,
     of: OfSandbox,
     JsonBody(request): JsonBody<StartExecution>,
 ) -> Answer<(StatusCode, Json<Execution>)> {
-    Ok((StatusCode::CREATED, Json(platform.execute(&of.id, request).await?)))
+    Ok((StatusCode::CREATED, Json(platform.execute(&caller, &of.id, request).await?)))
 }
 
 /// Lists a sandbox's executions.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/executions", operation_id = "list_executions", tag = "executions", params(OfSandbox), responses(
     (status = 200, description = "Oldest first.", body = ExecutionList),
     (status = "default", description = "An error.", body = ErrorBody)))]
-pub(crate) async fn list(State(platform): State<Platform>, of: OfSandbox) -> Answer<Json<ExecutionList>> {
-    Ok(Json(ExecutionList { executions: platform.executions(&of.id)? }))
+pub(crate) async fn list(
+    State(platform): State<Platform>,
+    By(caller): By,
+    of: OfSandbox,
+) -> Answer<Json<ExecutionList>> {
+    Ok(Json(ExecutionList { executions: platform.executions(&caller, &of.id).await? }))
 }
 
 /// How long to wait.
@@ -61,10 +67,11 @@ pub(crate) struct Wait {
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn show(
     State(platform): State<Platform>,
+    By(caller): By,
     of: OfExecution,
     QueryOf(query): QueryOf<Wait>,
 ) -> Answer<Json<Execution>> {
-    Ok(Json(platform.execution(&of.id, &of.execution, wait(query.wait_ms)?).await?))
+    Ok(Json(platform.execution(&caller, &of.id, &of.execution, wait(query.wait_ms)?).await?))
 }
 
 /// What to read of the output.
@@ -95,6 +102,7 @@ pub(crate) struct OutputOptions {
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn output(
     State(platform): State<Platform>,
+    By(caller): By,
     of: OfExecution,
     QueryOf(options): QueryOf<OutputOptions>,
     headers: HeaderMap,
@@ -105,7 +113,7 @@ pub(crate) async fn output(
         max_bytes: OUTPUT_PAGE_BYTES_MAX,
         wait: wait(options.wait_ms)?,
     };
-    let slice = platform.output(&of.id, &of.execution, query).await?;
+    let slice = platform.output(&caller, &of.id, &of.execution, query).await?;
     let wants_bytes = headers.get(ACCEPT).and_then(|v| v.to_str().ok()).is_some_and(|v| v.contains(OCTET_STREAM));
     Ok(if wants_bytes { bytes_of(slice) } else { Json(page_of(slice)).into_response() })
 }
@@ -146,10 +154,11 @@ fn bytes_of(slice: OutputSlice) -> Response {
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn signal(
     State(platform): State<Platform>,
+    By(caller): By,
     of: OfExecution,
     JsonBody(request): JsonBody<SendSignal>,
 ) -> Answer<Json<Execution>> {
-    Ok(Json(platform.signal(&of.id, &of.execution, request.signal).await?))
+    Ok(Json(platform.signal(&caller, &of.id, &of.execution, request.signal).await?))
 }
 
 /// Kills an execution's process group; its exit code is 137.
@@ -157,6 +166,10 @@ pub(crate) async fn signal(
     params(OfExecution), responses(
     (status = 200, description = "It has ended.", body = Execution),
     (status = "default", description = "An error.", body = ErrorBody)))]
-pub(crate) async fn cancel(State(platform): State<Platform>, of: OfExecution) -> Answer<Json<Execution>> {
-    Ok(Json(platform.cancel(&of.id, &of.execution).await?))
+pub(crate) async fn cancel(
+    State(platform): State<Platform>,
+    By(caller): By,
+    of: OfExecution,
+) -> Answer<Json<Execution>> {
+    Ok(Json(platform.cancel(&caller, &of.id, &of.execution).await?))
 }

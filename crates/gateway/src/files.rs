@@ -15,6 +15,7 @@ use remuda_types::wire::{FileList, FileStat};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::calling::By;
 use crate::errors::{Answer, Failure, invalid};
 use crate::extract::{OfSandbox, QueryOf};
 
@@ -36,10 +37,11 @@ pub(crate) struct AtPath {
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn read(
     State(platform): State<Platform>,
+    By(caller): By,
     of: OfSandbox,
     QueryOf(at): QueryOf<AtPath>,
 ) -> Answer<Response> {
-    let (stat, bytes) = platform.read_file(&of.id, &at.path).await?;
+    let (stat, bytes) = platform.read_file(&caller, &of.id, &at.path).await?;
     let mut response = Body::from_stream(bytes).into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
@@ -77,6 +79,7 @@ pub(crate) struct WriteQuery {
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn write(
     State(platform): State<Platform>,
+    By(caller): By,
     of: OfSandbox,
     QueryOf(query): QueryOf<WriteQuery>,
     body: Body,
@@ -84,7 +87,7 @@ pub(crate) async fn write(
     let mode = query.mode.as_deref().map(octal).transpose()?;
     let options = WriteOptions { mode, user: query.user, parents: query.parents };
     let bytes = Box::pin(body.into_data_stream().map_err(io::Error::other));
-    Ok((StatusCode::CREATED, Json(platform.write_file(&of.id, &query.path, options, bytes).await?)))
+    Ok((StatusCode::CREATED, Json(platform.write_file(&caller, &of.id, &query.path, options, bytes).await?)))
 }
 
 fn octal(text: &str) -> Result<u32, Failure> {
@@ -99,10 +102,11 @@ fn octal(text: &str) -> Result<u32, Failure> {
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn list(
     State(platform): State<Platform>,
+    By(caller): By,
     of: OfSandbox,
     QueryOf(at): QueryOf<AtPath>,
 ) -> Answer<Json<FileList>> {
-    Ok(Json(platform.list_files(&of.id, &at.path).await?))
+    Ok(Json(platform.list_files(&caller, &of.id, &at.path).await?))
 }
 
 /// Tells what a path is; links are not followed.
@@ -111,10 +115,11 @@ pub(crate) async fn list(
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn stat(
     State(platform): State<Platform>,
+    By(caller): By,
     of: OfSandbox,
     QueryOf(at): QueryOf<AtPath>,
 ) -> Answer<Json<FileStat>> {
-    Ok(Json(platform.stat_file(&of.id, &at.path).await?))
+    Ok(Json(platform.stat_file(&caller, &of.id, &at.path).await?))
 }
 
 /// What to remove.
@@ -136,10 +141,11 @@ pub(crate) struct RemoveQuery {
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn remove(
     State(platform): State<Platform>,
+    By(caller): By,
     of: OfSandbox,
     QueryOf(query): QueryOf<RemoveQuery>,
 ) -> Answer<StatusCode> {
-    platform.remove_file(&of.id, &query.path, query.recursive).await?;
+    platform.remove_file(&caller, &of.id, &query.path, query.recursive).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -163,10 +169,11 @@ pub(crate) struct DirectoryQuery {
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn make_directory(
     State(platform): State<Platform>,
+    By(caller): By,
     of: OfSandbox,
     QueryOf(query): QueryOf<DirectoryQuery>,
 ) -> Answer<(StatusCode, Json<FileStat>)> {
-    let stat = platform.make_directory(&of.id, &query.path, query.parents).await?;
+    let stat = platform.make_directory(&caller, &of.id, &query.path, query.parents).await?;
     Ok((StatusCode::CREATED, Json(stat)))
 }
 

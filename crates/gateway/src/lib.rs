@@ -4,6 +4,7 @@
 //! nothing about sandboxes.
 
 mod auth;
+mod calling;
 mod drain;
 mod errors;
 mod executions;

@@ -19,6 +19,7 @@ use remuda_types::{Error, ErrorCode, SandboxId};
 use tokio::net::TcpStream;
 use utoipa::IntoParams;
 
+use crate::calling::By;
 use crate::errors::{Answer, Failure, invalid};
 use crate::extract::path_parameter;
 use crate::limits::{HTTP_HEAD_BYTES_MAX, HTTP_HEADERS_MAX};
@@ -65,9 +66,14 @@ impl<S: Sync> FromRequestParts<S> for OfPort {
     ("path" = String, Path, description = "The application's own path, slashes included; passed on exactly as it came.")), responses(
     (status = "default", description = "What the application answered, or an error of ours.", body = ErrorBody,
         headers(("X-Remuda-Error" = String, description = "The error's code; only on errors of ours.")))))]
-pub(crate) async fn proxy(State(platform): State<Platform>, of: OfPort, request: Request) -> Answer<Response> {
+pub(crate) async fn proxy(
+    State(platform): State<Platform>,
+    By(caller): By,
+    of: OfPort,
+    request: Request,
+) -> Answer<Response> {
     let target = target(request.uri())?;
-    let stream = platform.dial(&of.id, of.port).await?;
+    let stream = platform.dial(&caller, &of.id, of.port).await?;
     Ok(pass_on(stream, &of, target, request).await?)
 }
 

@@ -9,6 +9,7 @@ use remuda_types::error::ErrorBody;
 use remuda_types::wire::{CreateSandbox, Labels, Removal, Sandbox, SandboxList};
 use utoipa::IntoParams;
 
+use crate::calling::By;
 use crate::errors::{Answer, Failure, invalid};
 use crate::extract::{JsonBody, OfSandbox, QueryOf};
 
@@ -18,9 +19,10 @@ use crate::extract::{JsonBody, OfSandbox, QueryOf};
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn create(
     State(platform): State<Platform>,
+    By(caller): By,
     JsonBody(request): JsonBody<CreateSandbox>,
 ) -> Answer<(StatusCode, Json<Sandbox>)> {
-    Ok((StatusCode::CREATED, Json(platform.create(request).await?)))
+    Ok((StatusCode::CREATED, Json(platform.create(&caller, request).await?)))
 }
 
 /// Which sandboxes to list. `label` may be given more than once, so serde's one value a name is not enough.
@@ -75,10 +77,11 @@ impl Filter {
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn list(
     State(platform): State<Platform>,
+    By(caller): By,
     QueryOf(query): QueryOf<Vec<(String, String)>>,
 ) -> Answer<Json<SandboxList>> {
     let filter = Filter::read(query)?;
-    let mut sandboxes = platform.list(filter.all);
+    let mut sandboxes = platform.list(&caller, filter.all).await;
     sandboxes.retain(|sandbox| filter.keeps(sandbox));
     Ok(Json(SandboxList { sandboxes }))
 }
@@ -87,32 +90,32 @@ pub(crate) async fn list(
 #[utoipa::path(get, path = "/v1/sandboxes/{id}", operation_id = "show_sandbox", tag = "sandboxes", params(OfSandbox), responses(
     (status = 200, description = "It lives.", body = Sandbox),
     (status = "default", description = "An error.", body = ErrorBody)))]
-pub(crate) async fn show(State(platform): State<Platform>, of: OfSandbox) -> Answer<Json<Sandbox>> {
-    Ok(Json(platform.show(&of.id)?))
+pub(crate) async fn show(State(platform): State<Platform>, By(caller): By, of: OfSandbox) -> Answer<Json<Sandbox>> {
+    Ok(Json(platform.show(&caller, &of.id).await?))
 }
 
 /// Ends and removes a sandbox. Also 200 when it had ended before; the result says which.
 #[utoipa::path(delete, path = "/v1/sandboxes/{id}", operation_id = "remove_sandbox", tag = "sandboxes", params(OfSandbox), responses(
     (status = 200, description = "It is gone.", body = Removal),
     (status = "default", description = "An error.", body = ErrorBody)))]
-pub(crate) async fn remove(State(platform): State<Platform>, of: OfSandbox) -> Answer<Json<Removal>> {
-    Ok(Json(platform.remove(&of.id).await?))
+pub(crate) async fn remove(State(platform): State<Platform>, By(caller): By, of: OfSandbox) -> Answer<Json<Removal>> {
+    Ok(Json(platform.remove(&caller, &of.id).await?))
 }
 
 /// Halts a sandbox's processes; they keep their memory.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/pause", operation_id = "pause_sandbox", tag = "sandboxes", params(OfSandbox), responses(
     (status = 200, description = "It is paused.", body = Sandbox),
     (status = "default", description = "An error.", body = ErrorBody)))]
-pub(crate) async fn pause(State(platform): State<Platform>, of: OfSandbox) -> Answer<Json<Sandbox>> {
-    Ok(Json(platform.pause(&of.id).await?))
+pub(crate) async fn pause(State(platform): State<Platform>, By(caller): By, of: OfSandbox) -> Answer<Json<Sandbox>> {
+    Ok(Json(platform.pause(&caller, &of.id).await?))
 }
 
 /// Lets a paused sandbox go on.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/resume", operation_id = "resume_sandbox", tag = "sandboxes", params(OfSandbox), responses(
     (status = 200, description = "It runs.", body = Sandbox),
     (status = "default", description = "An error.", body = ErrorBody)))]
-pub(crate) async fn resume(State(platform): State<Platform>, of: OfSandbox) -> Answer<Json<Sandbox>> {
-    Ok(Json(platform.resume(&of.id).await?))
+pub(crate) async fn resume(State(platform): State<Platform>, By(caller): By, of: OfSandbox) -> Answer<Json<Sandbox>> {
+    Ok(Json(platform.resume(&caller, &of.id).await?))
 }
 
 #[cfg(test)]

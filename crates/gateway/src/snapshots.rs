@@ -11,6 +11,7 @@ use remuda_types::wire::{
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::calling::By;
 use crate::errors::Answer;
 use crate::extract::{JsonBody, OfSandbox, OfSnapshot, QueryOf};
 
@@ -21,10 +22,11 @@ use crate::extract::{JsonBody, OfSandbox, OfSnapshot, QueryOf};
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn capture(
     State(platform): State<Platform>,
+    By(caller): By,
     of: OfSandbox,
     JsonBody(request): JsonBody<CreateSnapshot>,
 ) -> Answer<(StatusCode, Json<Snapshot>)> {
-    Ok((StatusCode::CREATED, Json(platform.capture(&of.id, request).await?)))
+    Ok((StatusCode::CREATED, Json(platform.capture(&caller, &of.id, request).await?)))
 }
 
 /// Which snapshots to list.
@@ -44,25 +46,30 @@ pub(crate) struct SnapshotFilter {
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn list(
     State(platform): State<Platform>,
+    By(caller): By,
     QueryOf(filter): QueryOf<SnapshotFilter>,
 ) -> Answer<Json<SnapshotList>> {
-    Ok(Json(SnapshotList { snapshots: platform.snapshots(filter.all) }))
+    Ok(Json(SnapshotList { snapshots: platform.snapshots(&caller, filter.all).await }))
 }
 
 /// Shows one snapshot.
 #[utoipa::path(get, path = "/v1/snapshots/{snapshot}", operation_id = "show_snapshot", tag = "snapshots", params(OfSnapshot), responses(
     (status = 200, description = "Where it stands.", body = Snapshot),
     (status = "default", description = "An error.", body = ErrorBody)))]
-pub(crate) async fn show(State(platform): State<Platform>, of: OfSnapshot) -> Answer<Json<Snapshot>> {
-    Ok(Json(platform.snapshot(&of.snapshot)?))
+pub(crate) async fn show(State(platform): State<Platform>, By(caller): By, of: OfSnapshot) -> Answer<Json<Snapshot>> {
+    Ok(Json(platform.snapshot(&caller, &of.snapshot).await?))
 }
 
 /// Deletes a snapshot. Sandboxes that stand on it go on.
 #[utoipa::path(delete, path = "/v1/snapshots/{snapshot}", operation_id = "remove_snapshot", tag = "snapshots", params(OfSnapshot), responses(
     (status = 200, description = "It is deleted.", body = SnapshotRemoval),
     (status = "default", description = "An error.", body = ErrorBody)))]
-pub(crate) async fn remove(State(platform): State<Platform>, of: OfSnapshot) -> Answer<Json<SnapshotRemoval>> {
-    Ok(Json(platform.remove_snapshot(&of.snapshot).await?))
+pub(crate) async fn remove(
+    State(platform): State<Platform>,
+    By(caller): By,
+    of: OfSnapshot,
+) -> Answer<Json<SnapshotRemoval>> {
+    Ok(Json(platform.remove_snapshot(&caller, &of.snapshot).await?))
 }
 
 /// Starts one sandbox from a snapshot.
@@ -72,10 +79,11 @@ pub(crate) async fn remove(State(platform): State<Platform>, of: OfSnapshot) -> 
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn restore(
     State(platform): State<Platform>,
+    By(caller): By,
     of: OfSnapshot,
     JsonBody(request): JsonBody<RestoreSnapshot>,
 ) -> Answer<(StatusCode, Json<Sandbox>)> {
-    Ok((StatusCode::CREATED, Json(platform.restore(&of.snapshot, request).await?)))
+    Ok((StatusCode::CREATED, Json(platform.restore(&caller, &of.snapshot, request).await?)))
 }
 
 /// Captures a sandbox once and starts branches from the capture. Each branch has a result of its own.
@@ -85,8 +93,9 @@ pub(crate) async fn restore(
     (status = "default", description = "An error; no branch was started.", body = ErrorBody)))]
 pub(crate) async fn fork(
     State(platform): State<Platform>,
+    By(caller): By,
     of: OfSandbox,
     JsonBody(request): JsonBody<ForkSandbox>,
 ) -> Answer<(StatusCode, Json<Fork>)> {
-    Ok((StatusCode::CREATED, Json(platform.fork(&of.id, request).await?)))
+    Ok((StatusCode::CREATED, Json(platform.fork(&caller, &of.id, request).await?)))
 }

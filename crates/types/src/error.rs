@@ -92,6 +92,8 @@ codes! {
     SpawnFailed = "spawn_failed", 422;
     /// Something unexpected; the server's log has more.
     Internal = "internal", 500;
+    /// The journal failed: records can't be written or read.
+    JournalFailed = "journal_failed", 500;
     /// The engine failed.
     EngineFailed = "engine_failed", 500;
     /// Nothing listens on the port, or it hung up.

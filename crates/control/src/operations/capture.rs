@@ -10,6 +10,7 @@ use remuda_types::limits::{DISK_LOW_WATER_BYTES, NAME_BYTES_MAX};
 use remuda_types::wire::{CreateSnapshot, Labels, LaunchRecipe, Snapshot};
 use remuda_types::{Error, ErrorCode, SandboxId, SnapshotId, SnapshotMode, SnapshotState};
 
+use crate::caller::Caller;
 use crate::channel::Silence;
 use crate::clock::{id_entropy, now_unix_ms};
 use crate::driver::{CaptureLease, Live};
@@ -37,10 +38,15 @@ pub(crate) struct Capture {
 }
 
 /// Captures a sandbox and waits until the snapshot is active.
-pub(crate) async fn snapshot(platform: &Platform, id: &SandboxId, request: CreateSnapshot) -> Result<Snapshot, Error> {
+pub(crate) async fn snapshot(
+    platform: &Platform,
+    caller: &Caller,
+    id: &SandboxId,
+    request: CreateSnapshot,
+) -> Result<Snapshot, Error> {
     let mode = request.mode.unwrap_or(SnapshotMode::Memory);
     let capture = Capture { name: request.name, mode, labels: request.labels, launch: request.launch, of_fork: false };
-    let source = platform.registry().living(id)?;
+    let source = platform.living(&caller.account, id).await?;
     let cell = take(platform, &source, capture).await?;
     verify(platform, &cell).await?;
     Ok(cell.show())
@@ -123,7 +129,14 @@ fn reserve(platform: &Platform, source: &SandboxCell, capture: Capture) -> Resul
     };
     let layers = std::iter::once(id).chain(source.layers.iter().cloned()).collect();
     let fingerprint = platform.engine().parts().fingerprint.clone();
-    let cell = Arc::new(SnapshotCell::new(shown, source.memory_mib, layers, fingerprint, capture.of_fork));
+    let cell = Arc::new(SnapshotCell::new(
+        source.account.clone(),
+        shown,
+        source.memory_mib,
+        layers,
+        fingerprint,
+        capture.of_fork,
+    ));
     platform.registry().tables().add_snapshot(cell.clone())?;
     Ok(cell)
 }

@@ -5,11 +5,12 @@ use remuda_types::wire::{CreateSandbox, Labels, Origin, Sandbox};
 use remuda_types::{Error, ErrorCode, Uid};
 
 use crate::boot::{Life, boot};
+use crate::caller::Caller;
 use crate::clock::id_entropy;
 use crate::platform::Platform;
 use crate::registry::Reservation;
 
-pub(crate) async fn create(platform: &Platform, request: CreateSandbox) -> Result<Sandbox, Error> {
+pub(crate) async fn create(platform: &Platform, caller: &Caller, request: CreateSandbox) -> Result<Sandbox, Error> {
     check_labels(&request.labels)?;
     let memory_mib = request.memory_mib.unwrap_or(MEMORY_MIB_DEFAULT);
     if !(MEMORY_MIB_MIN..=MEMORY_MIB_MAX).contains(&memory_mib) {
@@ -19,6 +20,7 @@ pub(crate) async fn create(platform: &Platform, request: CreateSandbox) -> Resul
     platform.admit_work()?;
     let digest = platform.engine().parts().fingerprint.base.clone();
     let cell = platform.registry().tables().reserve(Reservation {
+        account: caller.account.clone(),
         slot: request.slot,
         uid: Uid::from_entropy(id_entropy()?),
         labels: request.labels,

@@ -10,6 +10,7 @@ use remuda_types::wire::{Execution, StartExecution};
 use remuda_types::{Error, ErrorCode, ExecutionId, SandboxId};
 
 use crate::boot::next_effect;
+use crate::caller::Caller;
 use crate::channel::{ChannelError, Feed};
 use crate::clock::id_entropy;
 use crate::driver::Live;
@@ -26,8 +27,13 @@ pub(crate) const USER_DEFAULT: &str = "user";
 const SIGKILL: i32 = 9;
 
 /// Starts a command and waits for its end as long as the request says.
-pub(crate) async fn execute(platform: &Platform, id: &SandboxId, request: StartExecution) -> Result<Execution, Error> {
-    let cell = platform.registry().living(id)?;
+pub(crate) async fn execute(
+    platform: &Platform,
+    caller: &Caller,
+    id: &SandboxId,
+    request: StartExecution,
+) -> Result<Execution, Error> {
+    let cell = platform.living(&caller.account, id).await?;
     let wait = Duration::from_millis(request.wait_ms.unwrap_or(0).min(WAIT_MS_MAX));
     let execution = start(&cell, request).await?;
     if !wait.is_zero() {
@@ -118,6 +124,7 @@ pub(crate) fn mind(live: Arc<Live>, execution: Arc<ExecutionCell>, time_limit: O
 /// Sends a signal to an execution's process group.
 pub(crate) async fn signal(
     platform: &Platform,
+    caller: &Caller,
     id: &SandboxId,
     execution: &ExecutionId,
     signal: i32,
@@ -125,7 +132,7 @@ pub(crate) async fn signal(
     if !(1..=64).contains(&signal) {
         return Err(Error::new(ErrorCode::InvalidRequest, format!("{signal} is no signal; they are 1 to 64")));
     }
-    let cell = platform.registry().living(id)?;
+    let cell = platform.living(&caller.account, id).await?;
     let execution = cell.executions.get(execution, id)?;
     if execution.state().is_final() {
         let message = format!("execution {} has ended ({})", execution.id, execution.state());
@@ -137,8 +144,13 @@ pub(crate) async fn signal(
 }
 
 /// Kills an execution's process group and waits until its end is known. One that has ended is left as it is.
-pub(crate) async fn cancel(platform: &Platform, id: &SandboxId, execution: &ExecutionId) -> Result<Execution, Error> {
-    let cell = platform.registry().living(id)?;
+pub(crate) async fn cancel(
+    platform: &Platform,
+    caller: &Caller,
+    id: &SandboxId,
+    execution: &ExecutionId,
+) -> Result<Execution, Error> {
+    let cell = platform.living(&caller.account, id).await?;
     let execution = cell.executions.get(execution, id)?;
     if !execution.state().is_final() {
         let live = cell.live()?;

@@ -6,20 +6,27 @@ use remuda_types::wire::{FileKind, FileList, FileStat};
 use remuda_types::{Error, ErrorCode, SandboxId};
 
 use crate::boot::next_effect;
+use crate::caller::Caller;
 use crate::channel::{Download, Upload, UploadError, unexpected};
 use crate::operations::execute::USER_DEFAULT;
 use crate::platform::Platform;
 use crate::stream::{ByteStream, WriteOptions};
 
-pub(crate) async fn read(platform: &Platform, id: &SandboxId, path: &str) -> Result<(FileStat, ByteStream), Error> {
+pub(crate) async fn read(
+    platform: &Platform,
+    caller: &Caller,
+    id: &SandboxId,
+    path: &str,
+) -> Result<(FileStat, ByteStream), Error> {
     let request = Request::ReadFile { path: checked(path)?, user: USER_DEFAULT.into() };
-    let cell = platform.registry().living(id)?;
+    let cell = platform.living(&caller.account, id).await?;
     let (reply, download) = Download::start(&cell.live()?.channel, request).await.map_err(|e| failed(id, e))?;
     Ok((entry(id, reply)?, Box::pin(download)))
 }
 
 pub(crate) async fn write(
     platform: &Platform,
+    caller: &Caller,
     id: &SandboxId,
     path: &str,
     options: WriteOptions,
@@ -32,7 +39,7 @@ pub(crate) async fn write(
         parents: options.parents,
         effect: next_effect(),
     };
-    let cell = platform.registry().living(id)?;
+    let cell = platform.living(&caller.account, id).await?;
     match Upload::run(&cell.live()?.channel, request, body).await {
         Ok(reply) => entry(id, reply),
         Err(UploadError::Channel(e)) => Err(failed(id, e)),
@@ -43,10 +50,10 @@ pub(crate) async fn write(
     }
 }
 
-pub(crate) async fn list(platform: &Platform, id: &SandboxId, path: &str) -> Result<FileList, Error> {
+pub(crate) async fn list(platform: &Platform, caller: &Caller, id: &SandboxId, path: &str) -> Result<FileList, Error> {
     let request =
         Request::List { path: checked(path)?, user: USER_DEFAULT.into(), limit: DIRECTORY_ENTRIES_MAX as u32 };
-    match call(platform, id, request).await? {
+    match call(platform, caller, id, request).await? {
         Reply::Entries { entries, truncated } => {
             let mut entries: Vec<FileStat> = entries.into_iter().map(stat_of).collect();
             entries.sort_by(|a, b| a.path.cmp(&b.path));
@@ -56,28 +63,35 @@ pub(crate) async fn list(platform: &Platform, id: &SandboxId, path: &str) -> Res
     }
 }
 
-pub(crate) async fn stat(platform: &Platform, id: &SandboxId, path: &str) -> Result<FileStat, Error> {
+pub(crate) async fn stat(platform: &Platform, caller: &Caller, id: &SandboxId, path: &str) -> Result<FileStat, Error> {
     let request = Request::Stat { path: checked(path)?, user: USER_DEFAULT.into() };
-    entry(id, call(platform, id, request).await?)
+    entry(id, call(platform, caller, id, request).await?)
 }
 
 pub(crate) async fn make_directory(
     platform: &Platform,
+    caller: &Caller,
     id: &SandboxId,
     path: &str,
     parents: bool,
 ) -> Result<FileStat, Error> {
     let request = Request::MakeDirectory { path: checked(path)?, user: USER_DEFAULT.into(), parents };
-    entry(id, call(platform, id, request).await?)
+    entry(id, call(platform, caller, id, request).await?)
 }
 
-pub(crate) async fn remove(platform: &Platform, id: &SandboxId, path: &str, recursive: bool) -> Result<(), Error> {
+pub(crate) async fn remove(
+    platform: &Platform,
+    caller: &Caller,
+    id: &SandboxId,
+    path: &str,
+    recursive: bool,
+) -> Result<(), Error> {
     let request = Request::Remove { path: checked(path)?, user: USER_DEFAULT.into(), recursive };
-    call(platform, id, request).await.map(drop)
+    call(platform, caller, id, request).await.map(drop)
 }
 
-async fn call(platform: &Platform, id: &SandboxId, request: Request) -> Result<Reply, Error> {
-    let cell = platform.registry().living(id)?;
+async fn call(platform: &Platform, caller: &Caller, id: &SandboxId, request: Request) -> Result<Reply, Error> {
+    let cell = platform.living(&caller.account, id).await?;
     cell.live()?.channel.call(request).await.map_err(|e| failed(id, e))
 }
 

@@ -9,6 +9,7 @@ use remuda_types::limits::FORK_COUNT_MAX;
 use remuda_types::wire::{Branch, Fork, ForkSandbox, ForkTimings};
 use remuda_types::{Error, ErrorCode, SandboxId, SnapshotMode};
 
+use crate::caller::Caller;
 use crate::operations::capture::{self, Capture};
 use crate::operations::restore::{self, Reading};
 use crate::platform::Platform;
@@ -17,7 +18,12 @@ use crate::registry::SandboxCell;
 /// Memory that is left to the host when branches are budgeted, in bytes.
 const HOST_RESERVE_BYTES: u64 = 512 << 20;
 
-pub(crate) async fn fork(platform: &Platform, id: &SandboxId, request: ForkSandbox) -> Result<Fork, Error> {
+pub(crate) async fn fork(
+    platform: &Platform,
+    caller: &Caller,
+    id: &SandboxId,
+    request: ForkSandbox,
+) -> Result<Fork, Error> {
     let count = request.count;
     if !(1..=FORK_COUNT_MAX).contains(&count) {
         let message = format!("count is {count}; it must be 1 to {FORK_COUNT_MAX}");
@@ -33,7 +39,7 @@ pub(crate) async fn fork(platform: &Platform, id: &SandboxId, request: ForkSandb
         Some(slots) => slots.into_iter().map(Some).collect(),
         None => vec![None; count as usize],
     };
-    let source = platform.registry().living(id)?;
+    let source = platform.living(&caller.account, id).await?;
     let mode = request.mode.unwrap_or(SnapshotMode::Memory);
     if mode == SnapshotMode::Memory {
         budget_memory(&source, count)?;

@@ -5,12 +5,19 @@ use std::sync::Arc;
 use remuda_types::wire::{Removal, RemovalResult};
 use remuda_types::{Error, ErrorCode, SandboxId, SandboxState};
 
+use crate::caller::Caller;
 use crate::clock::now_unix_ms;
 use crate::platform::Platform;
 use crate::registry::SandboxCell;
 
-pub(crate) async fn remove(platform: &Platform, id: &SandboxId) -> Result<Removal, Error> {
-    let cell = platform.registry().known(id)?;
+pub(crate) async fn remove(platform: &Platform, caller: &Caller, id: &SandboxId) -> Result<Removal, Error> {
+    let cell = platform.registry().known(&caller.account, id)?;
+    end_and_remove(platform, &cell).await
+}
+
+/// Ends a sandbox and removes everything of it.
+pub(crate) async fn end_and_remove(platform: &Platform, cell: &Arc<SandboxCell>) -> Result<Removal, Error> {
+    let id = &cell.id;
     // Fenced before anything else, also before a boot that is under way lets go of the lock.
     if let Some((_, driver)) = cell.running.get() {
         driver.stop().await;
@@ -43,7 +50,7 @@ pub(crate) async fn remove(platform: &Platform, id: &SandboxId) -> Result<Remova
             .remedy("try again"));
     }
     cell.executions.sandbox_ended(false);
-    let ended_at_ms = end(&cell, "it was removed");
+    let ended_at_ms = end(cell, "it was removed");
     platform.collect().await;
     Ok(Removal {
         id: id.clone(),

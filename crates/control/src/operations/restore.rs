@@ -6,17 +6,23 @@ use remuda_types::wire::{Labels, LaunchRecipe, Origin, RestoreSnapshot, Sandbox}
 use remuda_types::{Error, ErrorCode, Slot, SnapshotMode, SnapshotState, Uid};
 
 use crate::boot::{Life, boot};
+use crate::caller::Caller;
 use crate::clock::id_entropy;
 use crate::operations::create::check_labels;
-use crate::operations::launch;
+use crate::operations::{launch, remove};
 use crate::platform::Platform;
 use crate::registry::{Reservation, SandboxCell, SnapshotCell};
 
 /// Restores one sandbox from a snapshot that stands by itself.
-pub(crate) async fn restore(platform: &Platform, id_or_name: &str, request: RestoreSnapshot) -> Result<Sandbox, Error> {
+pub(crate) async fn restore(
+    platform: &Platform,
+    caller: &Caller,
+    id_or_name: &str,
+    request: RestoreSnapshot,
+) -> Result<Sandbox, Error> {
     check_labels(&request.labels)?;
     platform.admit_work()?;
-    let snapshot = platform.registry().tables().snapshot(id_or_name)?;
+    let snapshot = platform.registry().tables().snapshot(&caller.account, id_or_name)?;
     // Counted as a reader before it is looked at, so that a deletion in between waits for nothing and takes nothing.
     let _reading = Reading::begin(&snapshot);
     let recipe = {
@@ -72,7 +78,7 @@ async fn check_layers(platform: &Platform, snapshot: &SnapshotCell) -> Result<()
     {
         let tables = platform.registry().tables();
         for id in &snapshot.layers {
-            let seal = tables.snapshot(id.as_str()).ok().and_then(|s| s.inner().layer_seal.clone());
+            let seal = tables.snapshot_by_id(id).and_then(|s| s.inner().layer_seal.clone());
             // The layer of a fork that is not verified yet has no seal to be held against.
             expected.extend(seal.map(|seal| (platform.engine().dirs().layer(id), seal)));
         }
@@ -93,6 +99,7 @@ pub(crate) async fn branch(
     recipe: Option<LaunchRecipe>,
 ) -> Result<Arc<SandboxCell>, Error> {
     let cell = platform.registry().tables().reserve(Reservation {
+        account: snapshot.account.clone(),
         slot,
         uid: Uid::from_entropy(id_entropy()?),
         labels,
@@ -116,7 +123,7 @@ pub(crate) async fn branch(
             && let Err(e) = launch::launch(&booting, &recipe).await
         {
             // A sandbox that does not serve is not what was asked for; nothing of it is kept.
-            if let Err(cleanup) = platform.remove(&booting.id).await {
+            if let Err(cleanup) = remove::end_and_remove(&platform, &booting).await {
                 tracing::error!("failed to remove {}, whose launch failed: {cleanup}", booting.id);
             }
             return Err(e);

@@ -1,0 +1,59 @@
+//! What the platform can do, and every limit of it.
+
+use std::collections::BTreeMap;
+
+use remuda_types::limits;
+use remuda_types::wire::{Capabilities, EngineInfo};
+
+use super::Platform;
+
+impl Platform {
+    /// What can be done here, and every limit.
+    pub fn capabilities(&self) -> Capabilities {
+        let parts = self.engine().parts();
+        let features = [
+            ("memory_snapshots", true),
+            ("filesystem_snapshots", true),
+            ("forks", true),
+            ("launch_recipes", true),
+            ("port_route", true),
+            ("idempotency_keys", false),
+            ("previews", false),
+            ("internet", false),
+        ];
+        let limits = [
+            ("command_bytes_max", limits::COMMAND_BYTES_MAX as u64),
+            ("directory_entries_max", limits::DIRECTORY_ENTRIES_MAX as u64),
+            ("env_vars_max", limits::ENV_VARS_MAX as u64),
+            ("execution_timeout_ms_max", limits::EXECUTION_TIMEOUT_MS_MAX),
+            ("executions_concurrent_max", limits::EXECUTIONS_CONCURRENT_MAX as u64),
+            ("executions_retained_max", limits::EXECUTIONS_RETAINED_MAX as u64),
+            ("fork_count_max", u64::from(limits::FORK_COUNT_MAX)),
+            ("freeze_copy_bytes_max", limits::FREEZE_COPY_BYTES_MAX),
+            ("freeze_file_bytes_max", limits::FREEZE_FILE_BYTES_MAX),
+            ("disk_low_water_bytes", limits::DISK_LOW_WATER_BYTES),
+            ("labels_max", limits::LABELS_MAX as u64),
+            ("memory_mib_default", u64::from(limits::MEMORY_MIB_DEFAULT)),
+            ("memory_mib_max", u64::from(limits::MEMORY_MIB_MAX)),
+            ("output_head_bytes", limits::OUTPUT_HEAD_BYTES as u64),
+            ("output_sandbox_bytes_max", crate::executions::OUTPUT_SANDBOX_BYTES_MAX as u64),
+            ("output_tail_bytes", limits::OUTPUT_TAIL_BYTES as u64),
+            ("output_page_bytes_max", limits::OUTPUT_PAGE_BYTES_MAX as u64),
+            ("processes_default", u64::from(limits::PROCESSES_DEFAULT)),
+            ("request_body_bytes_max", limits::REQUEST_BODY_BYTES_MAX as u64),
+            ("sandboxes_max", limits::SANDBOXES_MAX as u64),
+            ("wait_ms_max", limits::WAIT_MS_MAX),
+        ];
+        Capabilities {
+            version: env!("CARGO_PKG_VERSION").into(),
+            engine: EngineInfo {
+                name: "gvisor".into(),
+                version: parts.runsc_version.clone(),
+                digest: parts.fingerprint.runsc.clone(),
+                platform: "systrap".into(),
+            },
+            features: features.map(|(name, on)| (name.to_owned(), on)).into(),
+            limits: limits.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<BTreeMap<_, _>>(),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Calls about files of a guest, and the way to its ports.
+
+use remuda_types::wire::{FileList, FileStat};
+use remuda_types::{Error, ErrorCode, SandboxId};
+
+use super::Platform;
+use crate::caller::Caller;
+use crate::operations::files;
+use crate::stream::{ByteStream, WriteOptions};
+
+impl Platform {
+    /// Reads a file of a guest as a stream.
+    ///
+    /// # Errors
+    /// `file_not_found`, `permission_denied`, `not_a_regular_file`.
+    pub async fn read_file(
+        &self,
+        caller: &Caller,
+        id: &SandboxId,
+        path: &str,
+    ) -> Result<(FileStat, ByteStream), Error> {
+        files::read(self, caller, id, path).await
+    }
+
+    /// Writes a file of a guest from a stream; it is replaced whole or not at all.
+    ///
+    /// # Errors
+    /// As for [`Platform::read_file`], and `disk_full`.
+    pub async fn write_file(
+        &self,
+        caller: &Caller,
+        id: &SandboxId,
+        path: &str,
+        options: WriteOptions,
+        body: ByteStream,
+    ) -> Result<FileStat, Error> {
+        files::write(self, caller, id, path, options, body).await
+    }
+
+    /// Lists a directory of a guest.
+    ///
+    /// # Errors
+    /// `file_not_found`, `permission_denied`, `not_a_directory`.
+    pub async fn list_files(&self, caller: &Caller, id: &SandboxId, path: &str) -> Result<FileList, Error> {
+        files::list(self, caller, id, path).await
+    }
+
+    /// What a path of a guest is.
+    ///
+    /// # Errors
+    /// `file_not_found`, `permission_denied`.
+    pub async fn stat_file(&self, caller: &Caller, id: &SandboxId, path: &str) -> Result<FileStat, Error> {
+        files::stat(self, caller, id, path).await
+    }
+
+    /// Removes a path of a guest.
+    ///
+    /// # Errors
+    /// `file_not_found`, `permission_denied`, `invalid_request` for a directory without `recursive`.
+    pub async fn remove_file(&self, caller: &Caller, id: &SandboxId, path: &str, recursive: bool) -> Result<(), Error> {
+        files::remove(self, caller, id, path, recursive).await
+    }
+
+    /// Makes a directory in a guest.
+    ///
+    /// # Errors
+    /// `file_not_found` without its parents, `permission_denied`.
+    pub async fn make_directory(
+        &self,
+        caller: &Caller,
+        id: &SandboxId,
+        path: &str,
+        parents: bool,
+    ) -> Result<FileStat, Error> {
+        files::make_directory(self, caller, id, path, parents).await
+    }
+
+    /// Connects to a TCP port of a guest.
+    ///
+    /// # Errors
+    /// `port_unreachable` when nothing listens there on the guest's own address.
+    pub async fn dial(&self, caller: &Caller, id: &SandboxId, port: u16) -> Result<tokio::net::TcpStream, Error> {
+        let cell = self.living(&caller.account, id).await?;
+        let live = cell.live()?;
+        live.machine.dial(port).await.map_err(|e| {
+            Error::new(ErrorCode::PortUnreachable, format!("nothing answers on port {port} of {id}"))
+                .cause(crate::errors::chain(&e))
+                .remedy("make the program listen on 0.0.0.0; one that listens on 127.0.0.1 is not reached yet")
+        })
+    }
+}
