@@ -29,6 +29,11 @@ impl Failure {
         Failure { exit, message: message.into(), cause: None, remedy: None }
     }
 
+    /// With another exit code.
+    pub fn exit(self, exit: u8) -> Self {
+        Failure { exit, ..self }
+    }
+
     /// Says why.
     pub fn cause(mut self, cause: impl fmt::Display) -> Self {
         self.cause = Some(cause.to_string());

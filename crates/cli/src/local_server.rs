@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::data_dir::{DataDir, socket_of};
+use crate::failure::{Failure, NOT_READY};
 
 /// A running server.
 pub struct LocalServer {
@@ -28,7 +29,9 @@ impl LocalServer {
     /// Starts one on a data directory; on TCP too where a listener is given. It answers when this returns.
     pub async fn start(data_dir: DataDir, parts: Parts, tcp: Option<(TcpListener, KeyHash)>) -> anyhow::Result<Self> {
         let path = data_dir.path().to_owned();
-        let platform = Platform::open(Config { data_dir: path, parts }).await?;
+        let platform = Platform::open(Config { data_dir: path, parts }).await;
+        // Whatever it is that a server can't be opened on: the machine is not ready for it.
+        let platform = platform.map_err(|e| Failure::from(&e).exit(NOT_READY))?;
         let socket = socket_of(data_dir.path());
         let unix = match bind(&socket) {
             Ok(listener) => listener,

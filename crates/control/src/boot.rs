@@ -1,7 +1,7 @@
 //! Gives a reserved sandbox its machine: prepare, raise, bind, drive.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use remuda_engine as engine;
@@ -16,6 +16,7 @@ use crate::driver::{Driver, Live};
 use crate::executions::{CarriedExecution, ExecutionCell};
 use crate::operations::execute;
 use crate::platform::Platform;
+use crate::records::ExecutionDoc;
 use crate::registry::SandboxCell;
 
 /// What a machine is filled with.
@@ -36,8 +37,13 @@ pub(crate) enum Life {
     },
 }
 
-/// Effects asked of agents are numbered once for the whole server, so that no two are ever taken for one.
-static NEXT_EFFECT: AtomicU64 = AtomicU64::new(1);
+/// Effects asked of agents are numbered once for the whole server, so that no two are ever taken for one. An agent
+/// outlives servers: each begins somewhere else.
+static NEXT_EFFECT: LazyLock<AtomicU64> = LazyLock::new(|| {
+    // Without random bytes the clock must do; half of the range is left to count on.
+    let begin = entropy::<8>().map_or_else(|_| now_unix_ms().unsigned_abs() << 20, u64::from_le_bytes);
+    AtomicU64::new(begin >> 1)
+});
 
 /// A number for an effect.
 pub(crate) fn next_effect() -> u64 {
@@ -60,7 +66,7 @@ async fn try_boot(platform: &Platform, cell: &Arc<SandboxCell>, life: Life) -> R
     let spec = MachineSpec {
         uid: cell.uid.clone(),
         layers: cell.layers.iter().map(ToString::to_string).collect(),
-        limits: Limits { memory_bytes: u64::from(cell.memory_mib) << 20, cpus: CPUS_DEFAULT },
+        limits: Limits { memory_bytes: u64::from(cell.spec.memory_mib) << 20, cpus: CPUS_DEFAULT },
     };
     let start = Instant::now();
     let (snapshot, carried, filling) = match life {
@@ -113,7 +119,7 @@ async fn try_boot(platform: &Platform, cell: &Arc<SandboxCell>, life: Life) -> R
     let bound = bound.map_err(|e| crate::errors::channel(&cell.id, e))?;
     let live = Arc::new(Live { machine, channel: channel.clone(), clock: RunningClock::started() });
     adopt(&live, cell, &bound, branched).await?;
-    let driver = Driver::start(cell.id.clone(), live.clone(), cell.executions.clone(), cell.status.clone());
+    let driver = Driver::start(cell, live.clone());
     if cell.running.set((live, driver)).is_err() {
         return Err(Error::new(ErrorCode::Internal, format!("{} was started twice", cell.id)));
     }
@@ -126,14 +132,18 @@ async fn try_boot(platform: &Platform, cell: &Arc<SandboxCell>, life: Life) -> R
 /// Takes over the executions that came with the machine; what the agent knows and nobody carried is forgotten.
 async fn adopt(
     live: &Arc<Live>,
-    cell: &SandboxCell,
+    cell: &Arc<SandboxCell>,
     bound: &Bound,
     branched: Vec<Arc<ExecutionCell>>,
 ) -> Result<(), Error> {
     for execution in branched {
         if bound.executions.iter().any(|report| report.channel == execution.channel) {
             cell.executions.admit(execution.clone())?;
-            execute::mind(live.clone(), execution, None);
+            let (shown, channel) = (execution.show(), execution.channel);
+            // It was spawned by nobody here: no effect has the number 0.
+            let doc = ExecutionDoc { shown, channel, effect: 0, timeout_ms: None };
+            cell.records.soon(cell.records.execution(&doc).into_iter().collect()).await;
+            execute::mind(cell, live.clone(), execution, doc, None);
         } else {
             live.channel.detach(execution.channel);
             execution.sandbox_ended(false);

@@ -7,13 +7,17 @@ mod clock;
 mod driver;
 mod errors;
 mod executions;
+mod operation;
 mod operations;
 mod output;
 mod platform;
+mod records;
+mod recovery;
 mod registry;
 mod stream;
 
 pub use caller::{ACCOUNT_DEFAULT, Caller};
+pub use operation::{Answered, Call};
 pub use platform::{Config, Platform};
 pub use remuda_engine::{Fingerprint, Parts};
 pub use stream::{ByteStream, OutputQuery, OutputSlice, WriteOptions};

@@ -1,38 +1,31 @@
-//! What the platform knows, in memory: sandboxes by slot and generation, and snapshots.
-//!
-//! The journal will take its place. Until then a server forgets everything when it ends, and ends everything it knows.
+//! What lives, in memory: sandboxes that have not ended, and snapshots whose bytes are kept. Reads of the living are
+//! answered from here; what has ended is in the journal alone, which is told of every change first or with it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use remuda_engine::{Fingerprint, LayerSeal, MemoryImage};
+use remuda_engine::MemoryImage;
 use remuda_types::limits::SANDBOXES_MAX;
-use remuda_types::wire::{Labels, Origin, Sandbox, Snapshot};
-use remuda_types::{
-    Account, Error, ErrorCode, Generation, SandboxId, SandboxState, Slot, SnapshotId, SnapshotState, Uid,
-};
+use remuda_types::wire::{Labels, Sandbox, Snapshot};
+use remuda_types::{Account, Error, ErrorCode, SandboxId, SandboxState, SnapshotId, SnapshotMode, SnapshotState, Uid};
 use tokio::sync::watch;
 
-use crate::clock::now_unix_ms;
 use crate::driver::{Driver, Live, Status};
 use crate::executions::{CarriedExecution, Executions};
+use crate::records::{SandboxRecords, SandboxSpec, SnapshotDoc};
 
-/// Ended sandboxes whose record is kept, so that a late handle learns what became of it.
-const ENDED_SANDBOXES_MAX: usize = 2_000;
-/// Deleted and failed snapshots whose record is kept.
-const ENDED_SNAPSHOTS_MAX: usize = 2_000;
-
-/// One generation of a slot.
+/// One generation of a slot that has not ended.
 #[derive(Debug)]
 pub(crate) struct SandboxCell {
-    pub(crate) account: Account,
     pub(crate) id: SandboxId,
+    pub(crate) account: Account,
     pub(crate) uid: Uid,
     pub(crate) labels: Labels,
-    pub(crate) memory_mib: u32,
-    pub(crate) origin: Origin,
+    pub(crate) spec: SandboxSpec,
     /// Frozen layers below its upper, newest first.
     pub(crate) layers: Vec<SnapshotId>,
+    pub(crate) records: SandboxRecords,
     pub(crate) executions: Arc<Executions>,
     pub(crate) status: Arc<watch::Sender<Status>>,
     pub(crate) running: OnceLock<(Arc<Live>, Driver)>,
@@ -41,6 +34,29 @@ pub(crate) struct SandboxCell {
 }
 
 impl SandboxCell {
+    pub(crate) fn new(
+        id: SandboxId,
+        records: SandboxRecords,
+        labels: Labels,
+        spec: SandboxSpec,
+        layers: Vec<SnapshotId>,
+        status: Status,
+    ) -> Arc<SandboxCell> {
+        Arc::new(SandboxCell {
+            id,
+            account: records.account.clone(),
+            uid: records.uid.clone(),
+            labels,
+            spec,
+            layers,
+            records,
+            executions: Arc::default(),
+            status: Arc::new(watch::Sender::new(status)),
+            running: OnceLock::new(),
+            removing: tokio::sync::Mutex::default(),
+        })
+    }
+
     /// As the API shows it.
     pub(crate) fn show(&self) -> Sandbox {
         let status = self.status.borrow().clone();
@@ -52,8 +68,8 @@ impl SandboxCell {
             created_at_ms: self.id.generation.unix_ms(),
             ended_at_ms: status.ended_at_ms,
             labels: self.labels.clone(),
-            memory_mib: self.memory_mib,
-            origin: self.origin.clone(),
+            memory_mib: self.spec.memory_mib,
+            origin: self.spec.origin.clone(),
         }
     }
 
@@ -62,36 +78,32 @@ impl SandboxCell {
         self.status.borrow().state
     }
 
-    /// Whether it has ended for good: nothing of it is left but this record.
+    /// Whether it has ended for good: nothing of it is left but its record.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.state(), SandboxState::Gone)
     }
 
     /// The machine, if its guest may be spoken to now.
     pub(crate) fn live(&self) -> Result<&Arc<Live>, Error> {
-        let state = self.state();
         match self.running.get() {
-            Some((live, _)) if state == SandboxState::Running => Ok(live),
-            _ => {
-                let error = Error::new(ErrorCode::WrongState, format!("{} is {state}, not running", self.id))
-                    .detail("state", state.to_string());
-                Err(match (state, self.status.borrow().reason.clone()) {
-                    (SandboxState::Paused, _) => error.remedy(format!("resume it: remuda resume {}", self.id)),
-                    (_, Some(reason)) => error.cause(reason),
-                    _ => error,
-                })
-            }
+            Some((live, _)) if self.state() == SandboxState::Running => Ok(live),
+            _ => Err(self.wrong_state()),
         }
     }
 
     /// Its driver.
     pub(crate) fn driver(&self) -> Result<&Driver, Error> {
-        match self.running.get() {
-            Some((_, driver)) => Ok(driver),
-            None => Err(self.live().err().unwrap_or_else(|| {
-                // A cell is `running` only after its driver was stored.
-                Error::new(ErrorCode::Internal, format!("{} runs without a driver", self.id))
-            })),
+        self.running.get().map(|(_, driver)| driver).ok_or_else(|| self.wrong_state())
+    }
+
+    fn wrong_state(&self) -> Error {
+        let Status { state, reason, .. } = self.status.borrow().clone();
+        let error = Error::new(ErrorCode::WrongState, format!("{} is {state}, not running", self.id))
+            .detail("state", state.to_string());
+        match (state, reason) {
+            (SandboxState::Paused, _) => error.remedy(format!("resume it: remuda resume {}", self.id)),
+            (_, Some(reason)) => error.cause(reason),
+            _ => error,
         }
     }
 }
@@ -99,54 +111,25 @@ impl SandboxCell {
 /// A snapshot and what stands on it.
 #[derive(Debug)]
 pub(crate) struct SnapshotCell {
-    pub(crate) account: Account,
     pub(crate) id: SnapshotId,
-    pub(crate) source: SandboxId,
-    pub(crate) memory_mib: u32,
-    /// Its own layer first, then those it stands on.
-    pub(crate) layers: Vec<SnapshotId>,
-    pub(crate) fingerprint: Fingerprint,
+    pub(crate) account: Account,
     inner: Mutex<SnapshotInner>,
 }
 
 /// What changes of a snapshot.
 #[derive(Debug)]
 pub(crate) struct SnapshotInner {
-    pub(crate) shown: Snapshot,
-    pub(crate) memory: Option<Arc<MemoryImage>>,
-    pub(crate) layer_seal: Option<LayerSeal>,
+    /// What is, or is to be, written down.
+    pub(crate) doc: SnapshotDoc,
     pub(crate) carried: Vec<CarriedExecution>,
-    /// Made by a fork for itself; goes when nothing stands on it any more.
-    pub(crate) of_fork: bool,
     /// Restores that read it now.
     pub(crate) readers: usize,
 }
 
 impl SnapshotCell {
-    pub(crate) fn new(
-        account: Account,
-        shown: Snapshot,
-        memory_mib: u32,
-        layers: Vec<SnapshotId>,
-        fingerprint: Fingerprint,
-        of_fork: bool,
-    ) -> Self {
-        SnapshotCell {
-            account,
-            id: shown.id.clone(),
-            source: shown.source.clone(),
-            memory_mib,
-            layers,
-            fingerprint,
-            inner: Mutex::new(SnapshotInner {
-                shown,
-                memory: None,
-                layer_seal: None,
-                carried: Vec::new(),
-                of_fork,
-                readers: 0,
-            }),
-        }
+    pub(crate) fn new(account: Account, doc: SnapshotDoc, carried: Vec<CarriedExecution>) -> Arc<SnapshotCell> {
+        let id = doc.shown.id.clone();
+        Arc::new(SnapshotCell { id, account, inner: Mutex::new(SnapshotInner { doc, carried, readers: 0 }) })
     }
 
     pub(crate) fn inner(&self) -> MutexGuard<'_, SnapshotInner> {
@@ -155,20 +138,34 @@ impl SnapshotCell {
 
     /// As the API shows it.
     pub(crate) fn show(&self) -> Snapshot {
-        self.inner().shown.clone()
+        self.inner().doc.shown.clone()
     }
 
-    /// Whether it can be restored by itself: a fork's own goes with its branches.
-    fn can_be_restored(&self) -> bool {
+    /// All that is written down of it, as it stands.
+    pub(crate) fn doc(&self) -> SnapshotDoc {
+        self.inner().doc.clone()
+    }
+
+    /// Its memory, if it has any that is kept, and the executions that ran in it.
+    pub(crate) fn memory(&self) -> Option<(Arc<MemoryImage>, Vec<CarriedExecution>)> {
         let inner = self.inner();
-        inner.shown.state == SnapshotState::Active && !inner.of_fork
+        let image = inner.doc.memory.as_ref().filter(|_| inner.doc.shown.mode == SnapshotMode::Memory)?;
+        Some((Arc::new(image.clone()), inner.carried.clone()))
+    }
+
+    /// Whether it failed or was deleted.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.inner().doc.shown.state, SnapshotState::Failed | SnapshotState::Deleted)
     }
 
     /// Whether its bytes may still be needed.
     fn holds_layer(&self) -> bool {
         let inner = self.inner();
         inner.readers > 0
-            || matches!(inner.shown.state, SnapshotState::Capturing | SnapshotState::Verifying | SnapshotState::Active)
+            || matches!(
+                inner.doc.shown.state,
+                SnapshotState::Capturing | SnapshotState::Verifying | SnapshotState::Active
+            )
     }
 }
 
@@ -176,25 +173,24 @@ impl SnapshotCell {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     inner: Mutex<Tables>,
+    /// Sandboxes that are being admitted: they count before they are in the table.
+    arriving: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     sandboxes: BTreeMap<(Account, SandboxId), Arc<SandboxCell>>,
-    newest: HashMap<(Account, Slot), Generation>,
     snapshots: BTreeMap<SnapshotId, Arc<SnapshotCell>>,
 }
 
-/// What a new sandbox is to be.
+/// Room for one more sandbox on this server, held until that sandbox counts itself.
 #[derive(Debug)]
-pub(crate) struct Reservation {
-    pub(crate) account: Account,
-    pub(crate) slot: Option<Slot>,
-    pub(crate) uid: Uid,
-    pub(crate) labels: Labels,
-    pub(crate) memory_mib: u32,
-    pub(crate) origin: Origin,
-    pub(crate) layers: Vec<SnapshotId>,
+pub(crate) struct Room(Arc<AtomicUsize>);
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Registry {
@@ -202,107 +198,34 @@ impl Registry {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The sandbox with that id: living, or ended for good and told as such.
-    pub(crate) fn living(&self, account: &Account, id: &SandboxId) -> Result<Arc<SandboxCell>, Error> {
-        let tables = self.tables();
-        let cell = tables.sandboxes.get(&(account.clone(), id.clone())).ok_or_else(|| unknown(id))?.clone();
-        if cell.is_over() { Err(tables.gone(&cell)) } else { Ok(cell) }
+    /// The sandbox with that id, as long as it is in memory.
+    pub(crate) fn sandbox(&self, account: &Account, id: &SandboxId) -> Option<Arc<SandboxCell>> {
+        self.tables().sandboxes.get(&(account.clone(), id.clone())).cloned()
     }
 
-    /// The sandbox with that id, ended or not.
-    pub(crate) fn known(&self, account: &Account, id: &SandboxId) -> Result<Arc<SandboxCell>, Error> {
-        self.tables().sandboxes.get(&(account.clone(), id.clone())).cloned().ok_or_else(|| unknown(id))
+    /// Room for one more sandbox, below the limit of all accounts together.
+    pub(crate) fn make_room(&self) -> Result<Room, Error> {
+        let tables = self.tables();
+        let living = tables.sandboxes.values().filter(|c| !c.is_over()).count();
+        let taken = living + self.arriving.fetch_add(1, Ordering::SeqCst);
+        let room = Room(self.arriving.clone());
+        if taken >= SANDBOXES_MAX {
+            return Err(Error::limit("sandboxes_max", SANDBOXES_MAX as u64, taken as u64)
+                .remedy("remove one with: remuda rm ID"));
+        }
+        Ok(room)
     }
 }
 
 impl Tables {
-    /// Takes a slot and makes a new generation in it.
-    pub(crate) fn reserve(&mut self, reservation: Reservation) -> Result<Arc<SandboxCell>, Error> {
-        let living = self.sandboxes.values().filter(|c| !c.is_over()).count();
-        if living >= SANDBOXES_MAX {
-            return Err(Error::limit("sandboxes_max", SANDBOXES_MAX as u64, living as u64)
-                .remedy("remove one with: remuda rm ID"));
-        }
-        let taken: HashSet<&Slot> = self
-            .sandboxes
-            .values()
-            .filter(|c| !c.is_over() && c.account == reservation.account)
-            .map(|c| &c.id.slot)
-            .collect();
-        let slot = match reservation.slot {
-            Some(slot) if taken.contains(&slot) => {
-                return Err(Error::new(ErrorCode::SlotInUse, format!("the slot {slot} holds a living sandbox"))
-                    .remedy("choose another slot, or remove that sandbox first (see: remuda ls)"));
-            }
-            Some(slot) => slot,
-            None => (1..=SANDBOXES_MAX + 1)
-                .filter_map(|n| format!("c{n}").parse().ok())
-                .find(|slot| !taken.contains(slot))
-                .ok_or_else(|| Error::limit("sandboxes_max", SANDBOXES_MAX as u64, living as u64))?,
-        };
-        let generation =
-            Generation::next(now_unix_ms(), self.newest.get(&(reservation.account.clone(), slot.clone())).copied())
-                .ok_or_else(|| Error::new(ErrorCode::Internal, "the clock is outside the years 1970 to 9999"))?;
-        self.newest.insert((reservation.account.clone(), slot.clone()), generation);
-        let cell = Arc::new(SandboxCell {
-            account: reservation.account,
-            id: SandboxId { slot, generation },
-            uid: reservation.uid,
-            labels: reservation.labels,
-            memory_mib: reservation.memory_mib,
-            origin: reservation.origin,
-            layers: reservation.layers,
-            executions: Arc::default(),
-            status: Arc::new(watch::Sender::new(Status::starting())),
-            running: OnceLock::new(),
-            removing: tokio::sync::Mutex::default(),
-        });
-        self.sandboxes.insert((cell.account.clone(), cell.id.clone()), cell.clone());
-        self.forget_oldest();
-        Ok(cell)
+    /// Takes in a sandbox that was admitted or adopted.
+    pub(crate) fn add_sandbox(&mut self, cell: Arc<SandboxCell>) {
+        self.sandboxes.insert((cell.account.clone(), cell.id.clone()), cell);
     }
 
-    fn forget_oldest(&mut self) {
-        let mut ended: Vec<_> =
-            self.sandboxes.values().filter(|c| c.is_over()).map(|c| (c.account.clone(), c.id.clone())).collect();
-        if ended.len() > ENDED_SANDBOXES_MAX {
-            ended.sort_by_key(|(_, id)| id.generation);
-            self.sandboxes.remove(&ended[0]);
-        }
-        let done = |s: &SnapshotCell| matches!(s.show().state, SnapshotState::Deleted | SnapshotState::Failed);
-        let mut ended: Vec<_> =
-            self.snapshots.values().filter(|s| done(s)).map(|s| (s.show().created_at_ms, s.id.clone())).collect();
-        if ended.len() > ENDED_SNAPSHOTS_MAX {
-            ended.sort();
-            self.snapshots.remove(&ended[0].1);
-        }
-    }
-
-    /// What is known of a generation that has ended.
-    pub(crate) fn gone(&self, cell: &SandboxCell) -> Error {
-        let status = cell.status.borrow().clone();
-        let snapshots: Vec<String> = self
-            .snapshots
-            .values()
-            .filter(|s| s.account == cell.account && s.source == cell.id && s.can_be_restored())
-            .map(|s| s.id.to_string())
-            .collect();
-        let newer = self
-            .newest
-            .get(&(cell.account.clone(), cell.id.slot.clone()))
-            .is_some_and(|newest| *newest > cell.id.generation);
-        let error = Error::new(ErrorCode::GenerationGone, format!("{} has ended", cell.id))
-            .detail("ended_at_ms", status.ended_at_ms)
-            .detail("slot_has_newer", newer)
-            .detail("snapshots", snapshots.clone());
-        let error = match status.reason {
-            Some(reason) => error.detail("reason", reason.clone()).cause(reason),
-            None => error,
-        };
-        match snapshots.last() {
-            Some(snapshot) => error.remedy(format!("its work is kept: remuda restore {snapshot}")),
-            None => error.remedy("make a new sandbox with: remuda create"),
-        }
+    /// Forgets a sandbox whose end is on record.
+    pub(crate) fn forget_sandbox(&mut self, cell: &SandboxCell) {
+        self.sandboxes.remove(&(cell.account.clone(), cell.id.clone()));
     }
 
     /// Every sandbox, by creation and then id.
@@ -312,33 +235,25 @@ impl Tables {
         all
     }
 
-    /// Takes a snapshot in. Its name must be free among those that are or will be active.
-    pub(crate) fn add_snapshot(&mut self, cell: Arc<SnapshotCell>) -> Result<(), Error> {
-        if let Some(name) = &cell.show().name
-            && let Some(other) = self.named(&cell.account, name)
-        {
-            return Err(Error::new(ErrorCode::SnapshotNameTaken, format!("{} has the name {name}", other.id))
-                .remedy("choose another name, or remove that snapshot first"));
-        }
+    /// Takes a snapshot in that was admitted.
+    pub(crate) fn add_snapshot(&mut self, cell: Arc<SnapshotCell>) {
         self.snapshots.insert(cell.id.clone(), cell);
-        Ok(())
     }
 
-    fn named(&self, account: &Account, name: &str) -> Option<&Arc<SnapshotCell>> {
-        self.snapshots
-            .values()
-            .find(|s| s.account == *account && s.holds_layer() && s.show().name.as_deref() == Some(name))
+    /// Forgets snapshots that ended, whose end is on record, and of which no bytes are left.
+    pub(crate) fn forget_snapshots(&mut self, ended: &[SnapshotId]) {
+        let used = self.layers_in_use();
+        self.snapshots.retain(|id, cell| !ended.contains(id) || used.contains(id) || !cell.is_over());
     }
 
-    /// A snapshot by id or name.
-    pub(crate) fn snapshot(&self, account: &Account, id_or_name: &str) -> Result<Arc<SnapshotCell>, Error> {
+    /// A snapshot by id or name, as long as it is in memory.
+    pub(crate) fn snapshot(&self, account: &Account, id_or_name: &str) -> Option<Arc<SnapshotCell>> {
         let by_id = id_or_name.parse::<SnapshotId>().ok().and_then(|id| self.snapshots.get(&id));
         let by_id = by_id.filter(|s| s.account == *account);
-        by_id.or_else(|| self.named(account, id_or_name)).cloned().ok_or_else(|| {
-            let shown: String = id_or_name.chars().take(80).collect();
-            Error::new(ErrorCode::SnapshotNotFound, format!("there is no snapshot {shown:?}"))
-                .remedy("list them with: remuda snapshot ls")
-        })
+        let named = |s: &&Arc<SnapshotCell>| {
+            s.account == *account && !s.is_over() && s.show().name.as_deref() == Some(id_or_name)
+        };
+        by_id.or_else(|| self.snapshots.values().find(named)).cloned()
     }
 
     /// A snapshot by its id, of whatever account: for the platform's own reckoning, never for a caller.
@@ -355,9 +270,9 @@ impl Tables {
 
     /// Layers that something stands on: living sandboxes, and snapshots that are kept.
     pub(crate) fn layers_in_use(&self) -> HashSet<SnapshotId> {
-        let sandboxes = self.sandboxes.values().filter(|c| !c.is_over()).flat_map(|c| c.layers.iter());
-        let snapshots = self.snapshots.values().filter(|s| s.holds_layer()).flat_map(|s| s.layers.iter());
-        sandboxes.chain(snapshots).cloned().collect()
+        let sandboxes = self.sandboxes.values().filter(|c| !c.is_over()).flat_map(|c| c.layers.iter().cloned());
+        let kept = self.snapshots.values().filter(|s| s.holds_layer());
+        sandboxes.chain(kept.flat_map(|s| s.inner().doc.layers.clone())).collect()
     }
 
     /// Snapshots that forks made for themselves and that no living sandbox stands on any more.
@@ -366,12 +281,9 @@ impl Tables {
             self.sandboxes.values().filter(|c| !c.is_over()).flat_map(|c| c.layers.iter()).collect();
         let abandoned = |s: &&Arc<SnapshotCell>| {
             let inner = s.inner();
-            inner.of_fork && inner.readers == 0 && inner.shown.state == SnapshotState::Active && !under.contains(&s.id)
+            let of_fork = inner.doc.of_fork && inner.doc.shown.state == SnapshotState::Active;
+            of_fork && inner.readers == 0 && !under.contains(&s.id)
         };
         self.snapshots.values().filter(abandoned).cloned().collect()
     }
-}
-
-fn unknown(id: &SandboxId) -> Error {
-    Error::new(ErrorCode::SandboxNotFound, format!("there is no sandbox {id} here")).remedy("list them with: remuda ls")
 }

@@ -51,4 +51,7 @@ pub struct WriteOptions {
     pub user: Option<String>,
     /// Whether missing directories are made.
     pub parents: bool,
+    /// What the caller says of the body, as the text of its `Content-Digest` header: with it, a keyed call is told from
+    /// another one without its body being read.
+    pub content_digest: Option<String>,
 }

@@ -16,7 +16,7 @@ use remuda_types::wire::{
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::calling::By;
+use crate::calling::{By, Calling, WithKey, told};
 use crate::errors::Answer;
 use crate::extract::{JsonBody, OfExecution, OfSandbox, QueryOf, wait};
 
@@ -26,17 +26,17 @@ const SKIPPED_BYTES: HeaderName = HeaderName::from_static("x-remuda-skipped-byte
 const COMPLETE: HeaderName = HeaderName::from_static("x-remuda-complete");
 
 /// Runs one command. Answers at once, or when it has ended where `wait_ms` is given.
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/executions", operation_id = "start_execution", tag = "executions", params(OfSandbox),
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/executions", operation_id = "start_execution", tag = "executions", params(OfSandbox, WithKey),
     request_body = StartExecution, responses(
     (status = 201, description = "It was started.", body = Execution),
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn start(
     State(platform): State<Platform>,
-    By(caller): By,
+    Calling(call): Calling,
     of: OfSandbox,
     JsonBody(request): JsonBody<StartExecution>,
-) -> Answer<(StatusCode, Json<Execution>)> {
-    Ok((StatusCode::CREATED, Json(platform.execute(&caller, &of.id, request).await?)))
+) -> Answer<Response> {
+    Ok(told(StatusCode::CREATED, platform.execute(&call, &of.id, request).await))
 }
 
 /// Lists a sandbox's executions.
@@ -149,27 +149,27 @@ fn bytes_of(slice: OutputSlice) -> Response {
 
 /// Sends a signal to an execution's process group.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/executions/{execution}/signal", operation_id = "signal_execution", tag = "executions",
-    params(OfExecution), request_body = SendSignal, responses(
+    params(OfExecution, WithKey), request_body = SendSignal, responses(
     (status = 200, description = "It was sent.", body = Execution),
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn signal(
     State(platform): State<Platform>,
-    By(caller): By,
+    Calling(call): Calling,
     of: OfExecution,
     JsonBody(request): JsonBody<SendSignal>,
-) -> Answer<Json<Execution>> {
-    Ok(Json(platform.signal(&caller, &of.id, &of.execution, request.signal).await?))
+) -> Answer<Response> {
+    Ok(told(StatusCode::OK, platform.signal(&call, &of.id, &of.execution, request.signal).await))
 }
 
 /// Kills an execution's process group; its exit code is 137.
 #[utoipa::path(delete, path = "/v1/sandboxes/{id}/executions/{execution}", operation_id = "cancel_execution", tag = "executions",
-    params(OfExecution), responses(
+    params(OfExecution, WithKey), responses(
     (status = 200, description = "It has ended.", body = Execution),
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn cancel(
     State(platform): State<Platform>,
-    By(caller): By,
+    Calling(call): Calling,
     of: OfExecution,
-) -> Answer<Json<Execution>> {
-    Ok(Json(platform.cancel(&caller, &of.id, &of.execution).await?))
+) -> Answer<Response> {
+    Ok(told(StatusCode::OK, platform.cancel(&call, &of.id, &of.execution).await))
 }

@@ -8,17 +8,18 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::TryStreamExt;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use remuda_control::{Platform, WriteOptions};
 use remuda_types::error::ErrorBody;
 use remuda_types::wire::{FileList, FileStat};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::calling::By;
+use crate::calling::{By, Calling, WithKey, told};
 use crate::errors::{Answer, Failure, invalid};
 use crate::extract::{OfSandbox, QueryOf};
 
+const CONTENT_DIGEST: HeaderName = HeaderName::from_static("content-digest");
 const MODE: HeaderName = HeaderName::from_static("x-remuda-mode");
 
 /// Which path.
@@ -73,21 +74,24 @@ pub(crate) struct WriteQuery {
 }
 
 /// Writes a file; it is replaced as a whole or not at all.
-#[utoipa::path(put, path = "/v1/sandboxes/{id}/files", operation_id = "write_file", tag = "files", params(OfSandbox, WriteQuery),
+#[utoipa::path(put, path = "/v1/sandboxes/{id}/files", operation_id = "write_file", tag = "files", params(OfSandbox, WriteQuery, WithKey),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses(
     (status = 201, description = "It was written.", body = FileStat),
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn write(
     State(platform): State<Platform>,
-    By(caller): By,
+    Calling(call): Calling,
     of: OfSandbox,
     QueryOf(query): QueryOf<WriteQuery>,
+    headers: HeaderMap,
     body: Body,
-) -> Answer<(StatusCode, Json<FileStat>)> {
+) -> Answer<Response> {
     let mode = query.mode.as_deref().map(octal).transpose()?;
-    let options = WriteOptions { mode, user: query.user, parents: query.parents };
+    let content_digest =
+        headers.get(CONTENT_DIGEST).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    let options = WriteOptions { mode, user: query.user, parents: query.parents, content_digest };
     let bytes = Box::pin(body.into_data_stream().map_err(io::Error::other));
-    Ok((StatusCode::CREATED, Json(platform.write_file(&caller, &of.id, &query.path, options, bytes).await?)))
+    Ok(told(StatusCode::CREATED, platform.write_file(&call, &of.id, &query.path, options, bytes).await))
 }
 
 fn octal(text: &str) -> Result<u32, Failure> {
@@ -136,17 +140,16 @@ pub(crate) struct RemoveQuery {
 }
 
 /// Removes a file or directory.
-#[utoipa::path(delete, path = "/v1/sandboxes/{id}/files", operation_id = "remove_file", tag = "files", params(OfSandbox, RemoveQuery), responses(
+#[utoipa::path(delete, path = "/v1/sandboxes/{id}/files", operation_id = "remove_file", tag = "files", params(OfSandbox, RemoveQuery, WithKey), responses(
     (status = 204, description = "It is gone."),
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn remove(
     State(platform): State<Platform>,
-    By(caller): By,
+    Calling(call): Calling,
     of: OfSandbox,
     QueryOf(query): QueryOf<RemoveQuery>,
-) -> Answer<StatusCode> {
-    platform.remove_file(&caller, &of.id, &query.path, query.recursive).await?;
-    Ok(StatusCode::NO_CONTENT)
+) -> Answer<Response> {
+    Ok(told(StatusCode::NO_CONTENT, platform.remove_file(&call, &of.id, &query.path, query.recursive).await))
 }
 
 /// Which directory to make.
@@ -163,18 +166,17 @@ pub(crate) struct DirectoryQuery {
 }
 
 /// Makes a directory.
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/files/mkdir", tag = "files", params(OfSandbox, DirectoryQuery),
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/files/mkdir", tag = "files", params(OfSandbox, DirectoryQuery, WithKey),
     responses(
     (status = 201, description = "It is there.", body = FileStat),
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn make_directory(
     State(platform): State<Platform>,
-    By(caller): By,
+    Calling(call): Calling,
     of: OfSandbox,
     QueryOf(query): QueryOf<DirectoryQuery>,
-) -> Answer<(StatusCode, Json<FileStat>)> {
-    let stat = platform.make_directory(&caller, &of.id, &query.path, query.parents).await?;
-    Ok((StatusCode::CREATED, Json(stat)))
+) -> Answer<Response> {
+    Ok(told(StatusCode::CREATED, platform.make_directory(&call, &of.id, &query.path, query.parents).await))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod extract;
 mod files;
 mod limits;
 mod openapi;
+mod operations;
 mod ports;
 mod router;
 mod sandboxes;

@@ -13,7 +13,8 @@ use utoipa::{Modify, OpenApi};
         title = "Remuda",
         description = "Prepared Linux sandboxes for coding agents: made, captured with their memory, forked.\n\n\
             A sandbox is addressed as `slot@generation`. Every error has the body `{error: {code, message, …}}` and \
-            the header `X-Remuda-Error`. An `Idempotency-Key` header is refused until keys are kept.",
+            the header `X-Remuda-Error`. A call that changes something takes an \
+            `Idempotency-Key` header, and then has one outcome however often it is sent.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     servers((url = "http://127.0.0.1:8787", description = "`remuda serve` as it comes")),
@@ -25,7 +26,8 @@ use utoipa::{Modify, OpenApi};
         (name = "executions", description = "Commands and their retained output"),
         (name = "files", description = "Files of a guest"),
         (name = "ports", description = "A guest's applications over HTTP"),
-        (name = "snapshots", description = "Captures, forks and restores")
+        (name = "snapshots", description = "Captures, forks and restores"),
+        (name = "operations", description = "What became of calls, by their keys")
     ),
     security(("key" = [])),
     modifiers(&Key, &PortOperations)
@@ -114,6 +116,8 @@ mod tests {
             "GET /v1/capabilities",
             "GET /v1/health",
             "GET /v1/openapi.json",
+            "GET /v1/operations",
+            "GET /v1/operations/{operation}",
             "GET /v1/sandboxes",
             "GET /v1/sandboxes/{id}",
             "GET /v1/sandboxes/{id}/executions",
@@ -124,6 +128,7 @@ mod tests {
             "GET /v1/sandboxes/{id}/files/stat",
             "GET /v1/snapshots",
             "GET /v1/snapshots/{snapshot}",
+            "POST /v1/operations/cancel",
             "POST /v1/sandboxes",
             "POST /v1/sandboxes/{id}/executions",
             "POST /v1/sandboxes/{id}/executions/{execution}/signal",

@@ -5,8 +5,8 @@ use axum::extract::{MatchedPath, Request};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use http::HeaderValue;
 use http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
-use http::{HeaderName, HeaderValue};
 use remuda_control::Platform;
 use remuda_types::{Error, ErrorCode};
 use tower_http::catch_panic::CatchPanicLayer;
@@ -20,7 +20,7 @@ use crate::auth::{Access, authenticate};
 use crate::drain::drain_what_is_left;
 use crate::errors::{Failure, method_not_allowed, panicked, route_not_found};
 use crate::openapi::Base;
-use crate::{executions, files, ports, sandboxes, server, snapshots};
+use crate::{executions, files, operations, ports, sandboxes, server, snapshots};
 
 /// Every route for whom `access` lets in.
 pub fn router(platform: Platform, access: Access) -> Router {
@@ -31,12 +31,7 @@ pub fn router(platform: Platform, access: Access) -> Router {
         ports::PATHS.into_iter().fold(Router::new(), |router, path| router.route(path, any(ports::proxy)));
 
     let own = open
-        .merge(
-            guarded
-                .route_layer(from_fn(see_through))
-                .route_layer(from_fn(refuse_key))
-                .route_layer(from_fn_with_state(access, authenticate)),
-        )
+        .merge(guarded.route_layer(from_fn(see_through)).route_layer(from_fn_with_state(access, authenticate)))
         .fallback(route_not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(SetResponseHeaderLayer::overriding(CACHE_CONTROL, HeaderValue::from_static("no-store")))
@@ -83,26 +78,14 @@ fn guarded_routes() -> OpenApiRouter<Platform> {
         .routes(routes!(snapshots::list))
         .routes(routes!(snapshots::show, snapshots::remove))
         .routes(routes!(snapshots::restore))
+        .routes(routes!(operations::list))
+        .routes(routes!(operations::show))
+        .routes(routes!(operations::cancel))
 }
 
 /// The document of exactly these routes.
 pub(crate) fn described() -> utoipa::openapi::OpenApi {
     OpenApiRouter::with_openapi(Base::openapi()).merge(open_routes()).merge(guarded_routes()).into_openapi()
-}
-
-/// Idempotency keys are refused for as long as nothing could be kept of them: to ignore one would break its promise.
-/// On the ports route the header is the application's own, and reaches it.
-async fn refuse_key(request: Request, next: Next) -> Response {
-    const KEY: HeaderName = HeaderName::from_static("idempotency-key");
-    if !request.headers().contains_key(KEY) {
-        return next.run(request).await;
-    }
-    Failure(
-        Error::new(ErrorCode::IdempotencyKeyUnsupported, "this server does not take idempotency keys yet")
-            .cause("it could not tell a repeated request from a new one, so nothing was done")
-            .remedy("send the request without the Idempotency-Key header, and look before sending it again"),
-    )
-    .into_response()
 }
 
 /// What changes something runs to its end also when the caller hangs up meanwhile: a handler that is dropped half-way

@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
+use axum::response::Response;
 use http::StatusCode;
 use remuda_control::Platform;
 use remuda_types::Slot;
@@ -9,20 +10,20 @@ use remuda_types::error::ErrorBody;
 use remuda_types::wire::{CreateSandbox, Labels, Removal, Sandbox, SandboxList};
 use utoipa::IntoParams;
 
-use crate::calling::By;
+use crate::calling::{By, Calling, WithKey, told};
 use crate::errors::{Answer, Failure, invalid};
 use crate::extract::{JsonBody, OfSandbox, QueryOf};
 
 /// Makes a sandbox from the base image and answers when it runs.
-#[utoipa::path(post, path = "/v1/sandboxes", operation_id = "create_sandbox", tag = "sandboxes", request_body = CreateSandbox, responses(
+#[utoipa::path(post, path = "/v1/sandboxes", operation_id = "create_sandbox", tag = "sandboxes", params(WithKey), request_body = CreateSandbox, responses(
     (status = 201, description = "It runs.", body = Sandbox),
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn create(
     State(platform): State<Platform>,
-    By(caller): By,
+    Calling(call): Calling,
     JsonBody(request): JsonBody<CreateSandbox>,
-) -> Answer<(StatusCode, Json<Sandbox>)> {
-    Ok((StatusCode::CREATED, Json(platform.create(&caller, request).await?)))
+) -> Answer<Response> {
+    Ok(told(StatusCode::CREATED, platform.create(&call, request).await))
 }
 
 /// Which sandboxes to list. `label` may be given more than once, so serde's one value a name is not enough.
@@ -81,7 +82,7 @@ pub(crate) async fn list(
     QueryOf(query): QueryOf<Vec<(String, String)>>,
 ) -> Answer<Json<SandboxList>> {
     let filter = Filter::read(query)?;
-    let mut sandboxes = platform.list(&caller, filter.all).await;
+    let mut sandboxes = platform.list(&caller, filter.all).await?;
     sandboxes.retain(|sandbox| filter.keeps(sandbox));
     Ok(Json(SandboxList { sandboxes }))
 }
@@ -95,27 +96,35 @@ pub(crate) async fn show(State(platform): State<Platform>, By(caller): By, of: O
 }
 
 /// Ends and removes a sandbox. Also 200 when it had ended before; the result says which.
-#[utoipa::path(delete, path = "/v1/sandboxes/{id}", operation_id = "remove_sandbox", tag = "sandboxes", params(OfSandbox), responses(
+#[utoipa::path(delete, path = "/v1/sandboxes/{id}", operation_id = "remove_sandbox", tag = "sandboxes", params(OfSandbox, WithKey), responses(
     (status = 200, description = "It is gone.", body = Removal),
     (status = "default", description = "An error.", body = ErrorBody)))]
-pub(crate) async fn remove(State(platform): State<Platform>, By(caller): By, of: OfSandbox) -> Answer<Json<Removal>> {
-    Ok(Json(platform.remove(&caller, &of.id).await?))
+pub(crate) async fn remove(
+    State(platform): State<Platform>,
+    Calling(call): Calling,
+    of: OfSandbox,
+) -> Answer<Response> {
+    Ok(told(StatusCode::OK, platform.remove(&call, &of.id).await))
 }
 
 /// Halts a sandbox's processes; they keep their memory.
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/pause", operation_id = "pause_sandbox", tag = "sandboxes", params(OfSandbox), responses(
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/pause", operation_id = "pause_sandbox", tag = "sandboxes", params(OfSandbox, WithKey), responses(
     (status = 200, description = "It is paused.", body = Sandbox),
     (status = "default", description = "An error.", body = ErrorBody)))]
-pub(crate) async fn pause(State(platform): State<Platform>, By(caller): By, of: OfSandbox) -> Answer<Json<Sandbox>> {
-    Ok(Json(platform.pause(&caller, &of.id).await?))
+pub(crate) async fn pause(State(platform): State<Platform>, Calling(call): Calling, of: OfSandbox) -> Answer<Response> {
+    Ok(told(StatusCode::OK, platform.pause(&call, &of.id).await))
 }
 
 /// Lets a paused sandbox go on.
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/resume", operation_id = "resume_sandbox", tag = "sandboxes", params(OfSandbox), responses(
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/resume", operation_id = "resume_sandbox", tag = "sandboxes", params(OfSandbox, WithKey), responses(
     (status = 200, description = "It runs.", body = Sandbox),
     (status = "default", description = "An error.", body = ErrorBody)))]
-pub(crate) async fn resume(State(platform): State<Platform>, By(caller): By, of: OfSandbox) -> Answer<Json<Sandbox>> {
-    Ok(Json(platform.resume(&caller, &of.id).await?))
+pub(crate) async fn resume(
+    State(platform): State<Platform>,
+    Calling(call): Calling,
+    of: OfSandbox,
+) -> Answer<Response> {
+    Ok(told(StatusCode::OK, platform.resume(&call, &of.id).await))
 }
 
 #[cfg(test)]

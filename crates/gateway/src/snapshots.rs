@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
+use axum::response::Response;
 use http::StatusCode;
 use remuda_control::Platform;
 use remuda_types::error::ErrorBody;
@@ -11,22 +12,22 @@ use remuda_types::wire::{
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::calling::By;
+use crate::calling::{By, Calling, WithKey, told};
 use crate::errors::Answer;
 use crate::extract::{JsonBody, OfSandbox, OfSnapshot, QueryOf};
 
 /// Captures a sandbox. The source goes on whatever becomes of the capture.
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/snapshots", operation_id = "create_snapshot", tag = "snapshots", params(OfSandbox),
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/snapshots", operation_id = "create_snapshot", tag = "snapshots", params(OfSandbox, WithKey),
     request_body = CreateSnapshot, responses(
     (status = 201, description = "It is active.", body = Snapshot),
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn capture(
     State(platform): State<Platform>,
-    By(caller): By,
+    Calling(call): Calling,
     of: OfSandbox,
     JsonBody(request): JsonBody<CreateSnapshot>,
-) -> Answer<(StatusCode, Json<Snapshot>)> {
-    Ok((StatusCode::CREATED, Json(platform.capture(&caller, &of.id, request).await?)))
+) -> Answer<Response> {
+    Ok(told(StatusCode::CREATED, platform.capture(&call, &of.id, request).await))
 }
 
 /// Which snapshots to list.
@@ -49,7 +50,7 @@ pub(crate) async fn list(
     By(caller): By,
     QueryOf(filter): QueryOf<SnapshotFilter>,
 ) -> Answer<Json<SnapshotList>> {
-    Ok(Json(SnapshotList { snapshots: platform.snapshots(&caller, filter.all).await }))
+    Ok(Json(SnapshotList { snapshots: platform.snapshots(&caller, filter.all).await? }))
 }
 
 /// Shows one snapshot.
@@ -61,41 +62,41 @@ pub(crate) async fn show(State(platform): State<Platform>, By(caller): By, of: O
 }
 
 /// Deletes a snapshot. Sandboxes that stand on it go on.
-#[utoipa::path(delete, path = "/v1/snapshots/{snapshot}", operation_id = "remove_snapshot", tag = "snapshots", params(OfSnapshot), responses(
+#[utoipa::path(delete, path = "/v1/snapshots/{snapshot}", operation_id = "remove_snapshot", tag = "snapshots", params(OfSnapshot, WithKey), responses(
     (status = 200, description = "It is deleted.", body = SnapshotRemoval),
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn remove(
     State(platform): State<Platform>,
-    By(caller): By,
+    Calling(call): Calling,
     of: OfSnapshot,
-) -> Answer<Json<SnapshotRemoval>> {
-    Ok(Json(platform.remove_snapshot(&caller, &of.snapshot).await?))
+) -> Answer<Response> {
+    Ok(told(StatusCode::OK, platform.remove_snapshot(&call, &of.snapshot).await))
 }
 
 /// Starts one sandbox from a snapshot.
-#[utoipa::path(post, path = "/v1/snapshots/{snapshot}/restore", operation_id = "restore_snapshot", tag = "snapshots", params(OfSnapshot),
+#[utoipa::path(post, path = "/v1/snapshots/{snapshot}/restore", operation_id = "restore_snapshot", tag = "snapshots", params(OfSnapshot, WithKey),
     request_body = RestoreSnapshot, responses(
     (status = 201, description = "It runs.", body = Sandbox),
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn restore(
     State(platform): State<Platform>,
-    By(caller): By,
+    Calling(call): Calling,
     of: OfSnapshot,
     JsonBody(request): JsonBody<RestoreSnapshot>,
-) -> Answer<(StatusCode, Json<Sandbox>)> {
-    Ok((StatusCode::CREATED, Json(platform.restore(&caller, &of.snapshot, request).await?)))
+) -> Answer<Response> {
+    Ok(told(StatusCode::CREATED, platform.restore(&call, &of.snapshot, request).await))
 }
 
 /// Captures a sandbox once and starts branches from the capture. Each branch has a result of its own.
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/forks", operation_id = "fork_sandbox", tag = "snapshots", params(OfSandbox),
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/forks", operation_id = "fork_sandbox", tag = "snapshots", params(OfSandbox, WithKey),
     request_body = ForkSandbox, responses(
     (status = 201, description = "The capture succeeded; look at each branch.", body = Fork),
     (status = "default", description = "An error; no branch was started.", body = ErrorBody)))]
 pub(crate) async fn fork(
     State(platform): State<Platform>,
-    By(caller): By,
+    Calling(call): Calling,
     of: OfSandbox,
     JsonBody(request): JsonBody<ForkSandbox>,
-) -> Answer<(StatusCode, Json<Fork>)> {
-    Ok((StatusCode::CREATED, Json(platform.fork(&caller, &of.id, request).await?)))
+) -> Answer<Response> {
+    Ok(told(StatusCode::CREATED, platform.fork(&call, &of.id, request).await))
 }

@@ -91,6 +91,7 @@ fn operations() -> Vec<(String, String)> {
             .replace("{id}", ID)
             .replace("{execution}", EXECUTION)
             .replace("{snapshot}", "none")
+            .replace("{operation}", "op-aaaaaaaaaaaaaaaaaaaa")
             .replace("{port}", "80")
             .replace("{path}", "a");
         for method in item.as_object().unwrap().keys() {
@@ -225,18 +226,75 @@ async fn a_body_over_the_limit_is_refused_whether_its_length_is_told_or_not() {
 }
 
 #[tokio::test]
-async fn an_idempotency_key_is_refused_and_never_ignored() {
+async fn a_key_has_one_outcome_which_is_told_again() {
     let world = World::new().await;
-    for (method, path) in operations() {
-        if is_open(&path) || path.contains("/ports/") {
-            continue;
-        }
-        let request = world.request(&method, &path).header("Idempotency-Key", "k1").body(Body::empty()).unwrap();
-        assert_eq!(world.refused(request).await, "idempotency_key_unsupported", "{method} {path}");
+    let create = |key: &str, body: &'static str| {
+        let request = world.request("POST", "/v1/sandboxes").header("Idempotency-Key", key);
+        request.header(CONTENT_TYPE, "application/json").body(Body::from(body)).unwrap()
+    };
+    // Nothing can be started here, which is an outcome like any other.
+    let (first, body) = world.call(create("k1", r#"{"slot":"a"}"#)).await;
+    assert_eq!(body["error"]["code"], "engine_failed", "{body}");
+    assert!(!first.headers().contains_key("idempotent-replay"));
+    let (again, same) = world.call(create("k1", r#"{ "memory_mib": null, "slot": "a" }"#)).await;
+    assert_eq!((again.status(), &same), (first.status(), &body));
+    assert_eq!(again.headers()["idempotent-replay"], "true");
+    assert_eq!(world.refused(create("k1", r#"{"slot":"b"}"#)).await, "idempotency_key_conflict");
+    // Found by whoever has nothing but the key.
+    let list = |key: &str| world.request("GET", &format!("/v1/operations?key={key}")).body(Body::empty()).unwrap();
+    let (_, found) = world.call(list("k1")).await;
+    let operation = &found["operations"][0];
+    assert_eq!((&operation["state"], &operation["kind"]), (&"failed".into(), &"create".into()), "{found}");
+    assert_eq!(operation["error"], body["error"]);
+    let path = format!("/v1/operations/{}", operation["id"].as_str().unwrap());
+    let (_, one) = world.call(world.request("GET", &path).body(Body::empty()).unwrap()).await;
+    assert_eq!(&one, operation);
+    // What it was to make is on record as ended, and told as gone.
+    let id = operation["made"]["sandbox"].as_str().unwrap();
+    let show = world.request("GET", &format!("/v1/sandboxes/{id}")).body(Body::empty()).unwrap();
+    assert_eq!(world.refused(show).await, "generation_gone");
+    // A call that is refused before it is admitted leaves its key free.
+    assert_eq!(world.refused(create("k2", r#"{"memory_mib":1}"#)).await, "invalid_request");
+    let (_, none) = world.call(list("k2")).await;
+    assert_eq!(none["operations"], serde_json::json!([]));
+    for wrong in ["", "a b", "a.b", &"x".repeat(256)] {
+        assert_eq!(world.refused(create(wrong, "{}")).await, "invalid_request", "{wrong:?}");
     }
+    // On the way to an application the header is the application's own.
     let path = format!("/v1/sandboxes/{ID}/ports/80/pay");
-    let request = world.request("POST", &path).header("Idempotency-Key", "k1").body(Body::empty()).unwrap();
-    assert_eq!(world.refused(request).await, "sandbox_not_found", "there it is the application's");
+    let request = world.request("POST", &path).header("Idempotency-Key", "not.ours").body(Body::empty()).unwrap();
+    assert_eq!(world.refused(request).await, "sandbox_not_found");
+    let twice = world.request("POST", "/v1/sandboxes").header("Idempotency-Key", "a").header("Idempotency-Key", "b");
+    assert_eq!(world.refused(twice.body(Body::empty()).unwrap()).await, "invalid_request");
+}
+
+#[tokio::test]
+async fn a_key_can_be_cancelled_before_its_call_comes() {
+    let world = World::new().await;
+    let post = |path: &str, key: Option<&str>, body: &'static str| {
+        let request = world.request("POST", path).header(CONTENT_TYPE, "application/json");
+        let request = key.into_iter().fold(request, |request, key| request.header("Idempotency-Key", key));
+        request.body(Body::from(body)).unwrap()
+    };
+    for _ in 0..2 {
+        let cancel = post("/v1/operations/cancel", None, r#"{"kind":"create","key":"k"}"#);
+        let (response, body) = world.call(cancel).await;
+        assert_eq!((response.status(), &body["result"]), (StatusCode::OK, &"cancelled".into()), "{body}");
+    }
+    assert_eq!(world.refused(post("/v1/sandboxes", Some("k"), "{}")).await, "operation_cancelled");
+    // Keys are scoped: in another kind of call it is another one.
+    let restore = post("/v1/snapshots/none/restore", Some("k"), "{}");
+    assert_eq!(world.refused(restore).await, "snapshot_not_found");
+    // Too late for one that was admitted.
+    world.refused(post("/v1/sandboxes", Some("late"), "{}")).await;
+    let cancel = post("/v1/operations/cancel", None, r#"{"kind":"create","key":"late"}"#);
+    let (_, body) = world.call(cancel).await;
+    assert_eq!((&body["result"], &body["operation"]["state"]), (&"admitted".into(), &"failed".into()), "{body}");
+    let wrong = post("/v1/operations/cancel", None, r#"{"kind":"No such","key":"k"}"#);
+    assert_eq!(world.refused(wrong).await, "invalid_request");
+    let unknown = "/v1/operations/op-aaaaaaaaaaaaaaaaaaaa";
+    let show = world.request("GET", unknown).body(Body::empty()).unwrap();
+    assert_eq!(world.refused(show).await, "operation_not_found");
 }
 
 #[tokio::test]

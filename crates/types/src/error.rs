@@ -40,7 +40,7 @@ codes! {
     BareSlot = "bare_slot", 400;
     /// The text is not an id of the kind that is needed here.
     InvalidId = "invalid_id", 400;
-    /// Keys are not accepted yet, and are never ignored.
+    /// This call takes no idempotency key, and none is ever ignored.
     IdempotencyKeyUnsupported = "idempotency_key_unsupported", 400;
     /// No credential, or a wrong one.
     Unauthorized = "unauthorized", 401;
@@ -54,6 +54,8 @@ codes! {
     SnapshotNotFound = "snapshot_not_found", 404;
     /// No such execution in this sandbox.
     ExecutionNotFound = "execution_not_found", 404;
+    /// No such operation, or it is no longer on record.
+    OperationNotFound = "operation_not_found", 404;
     /// No such path in the guest.
     FileNotFound = "file_not_found", 404;
     /// The route exists, the method does not.
@@ -76,16 +78,28 @@ codes! {
     CheckpointRefused = "checkpoint_refused", 409;
     /// The execution has already ended.
     ExecutionNotRunning = "execution_not_running", 409;
+    /// The call with this key is under way.
+    OperationInProgress = "operation_in_progress", 409;
+    /// The key was cancelled before its call came.
+    OperationCancelled = "operation_cancelled", 409;
+    /// The server ended in the middle of the call; what it had begun is undone.
+    Interrupted = "interrupted", 409;
+    /// The effect was handed over, and nobody can say whether it took place.
+    Indeterminate = "indeterminate", 409;
     /// The path is no regular file.
     NotARegularFile = "not_a_regular_file", 409;
     /// The path is no directory.
     NotADirectory = "not_a_directory", 409;
     /// This generation has ended.
     GenerationGone = "generation_gone", 410;
+    /// The call with this key was done, and what came of it is no longer kept.
+    OutcomeEvicted = "outcome_evicted", 410;
     /// Larger than the named limit.
     TooLarge = "too_large", 413;
     /// The named limit is reached.
     LimitReached = "limit_reached", 429;
+    /// The key was used for another request.
+    IdempotencyKeyConflict = "idempotency_key_conflict", 422;
     /// What the launch recipe started did not come up.
     LaunchFailed = "launch_failed", 422;
     /// The program could not be started; nothing ran.

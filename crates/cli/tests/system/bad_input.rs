@@ -135,31 +135,6 @@ async fn without_the_right_key_nothing_is_told_or_done() {
 }
 
 #[tokio::test]
-async fn an_idempotency_key_is_refused_and_nothing_is_done() {
-    let api = Api::own();
-    let sandbox = api.create().await;
-    let id = &sandbox.id;
-    let header = "Idempotency-Key: k1\r\n";
-    for (method, path, body) in [
-        ("POST", "/v1/sandboxes".to_owned(), "{}"),
-        ("DELETE", format!("/v1/sandboxes/{id}"), ""),
-        ("POST", format!("/v1/sandboxes/{id}/pause"), ""),
-        ("POST", format!("/v1/sandboxes/{id}/executions"), r#"{"command":"touch /workspace/ran"}"#),
-        ("PUT", format!("/v1/sandboxes/{id}/files?path=/workspace/file"), "x"),
-        ("POST", format!("/v1/sandboxes/{id}/files/mkdir?path=/workspace/made"), ""),
-        ("POST", format!("/v1/sandboxes/{id}/snapshots"), "{}"),
-        ("POST", format!("/v1/sandboxes/{id}/forks"), r#"{"count":1}"#),
-    ] {
-        let (status, answer) = api.raw(method, &path, header, body);
-        let code = answer["error"]["code"].as_str();
-        assert_eq!((status, code), (400, Some("idempotency_key_unsupported")), "{method} {path}: {answer}");
-    }
-    assert_eq!(api.client.list_sandboxes(&SandboxFilter::default()).await.unwrap().len(), 1);
-    assert_eq!(api.client.snapshots(true).await.unwrap(), []);
-    assert_eq!(api.sh(id, "ls /workspace").await, "");
-}
-
-#[tokio::test]
 async fn a_snapshot_during_a_snapshot_is_refused_and_the_first_is_whole() {
     let api = Api::own();
     let sandbox = api.create_with(&CreateSandbox { memory_mib: Some(1024), ..CreateSandbox::default() }).await;

@@ -14,6 +14,7 @@ mod files;
 mod full_disk;
 mod guest_files;
 mod hostile;
+mod keys;
 mod refused_checkpoint;
 mod server;
 mod server_end;

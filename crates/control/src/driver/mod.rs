@@ -15,6 +15,8 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use crate::channel::{Channel, Silence};
 use crate::clock::{RunningClock, now_unix_ms};
 use crate::executions::Executions;
+use crate::records::SandboxRecords;
+use crate::registry::SandboxCell;
 use admission::{Admission, Command, Refusal};
 
 /// Commands that wait for a driver. Callers wait beyond it.
@@ -40,6 +42,14 @@ pub(crate) struct Live {
     pub(crate) machine: Machine,
     pub(crate) channel: Channel,
     pub(crate) clock: RunningClock,
+}
+
+impl Live {
+    /// What is written down of its processes on the host, so that a later server finds them, and no stranger in their
+    /// place.
+    pub(crate) fn host_facts(&self) -> serde_json::Value {
+        serde_json::json!({ "pids": self.machine.host_pids() })
+    }
 }
 
 /// Asks one sandbox's driver. Clones ask the same one.
@@ -76,16 +86,20 @@ impl Drop for CaptureLease {
 
 impl Driver {
     /// Starts the driver of a machine that is bound and runs.
-    pub(crate) fn start(
-        id: SandboxId,
-        live: Arc<Live>,
-        executions: Arc<Executions>,
-        status: Arc<watch::Sender<Status>>,
-    ) -> Driver {
+    pub(crate) fn start(cell: &SandboxCell, live: Arc<Live>) -> Driver {
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let stop = Arc::new(Notify::new());
-        let admission = Admission::running();
-        let task = Task { id, live, executions, admission, status: status.clone(), stop: stop.clone(), silence: None };
+        let status = cell.status.clone();
+        let task = Task {
+            id: cell.id.clone(),
+            live,
+            records: cell.records.clone(),
+            executions: cell.executions.clone(),
+            admission: Admission::running(),
+            status: status.clone(),
+            stop: stop.clone(),
+            silence: None,
+        };
         task.publish(None);
         tokio::spawn(task.run(inbox));
         Driver { commands, stop, status }
@@ -129,6 +143,7 @@ impl Driver {
 struct Task {
     id: SandboxId,
     live: Arc<Live>,
+    records: SandboxRecords,
     executions: Arc<Executions>,
     admission: Admission,
     status: Arc<watch::Sender<Status>>,
@@ -150,7 +165,7 @@ impl Task {
                     // All that was said before the end counts: ends of executions, and their output.
                     live.channel.close();
                     live.channel.broken().await;
-                    self.died(death, None);
+                    self.died(death, None).await;
                 }
                 () = live.channel.broken(), if alive => {
                     alive = false;
@@ -160,7 +175,7 @@ impl Task {
                         tracing::error!("failed to end {}: {e}", self.id);
                     }
                     let death = live.machine.ended().await;
-                    self.died(death, why);
+                    self.died(death, why).await;
                 }
                 ask = inbox.recv() => match ask {
                     Some(ask) => {
@@ -182,25 +197,40 @@ impl Task {
         let mut after = self.admission;
         after.command(command).map_err(|refusal| self.refuse(command, refusal))?;
         let changed = after.state() != self.admission.state();
+        if changed {
+            // What is to be stands on record before it is done: a server that is killed in between finds it there.
+            self.records.is_to_be(after.state()).await?;
+            if let Err(e) = self.carry_out(command).await {
+                let before = self.admission.state();
+                if let Err(e) = self.records.is_to_be(before).await {
+                    tracing::error!("that {} is still {before} is not written down: {e}", self.id);
+                }
+                return Err(e);
+            }
+        }
+        self.admission = after;
+        if changed {
+            self.publish(None);
+        }
+        Ok(())
+    }
+
+    async fn carry_out(&mut self, command: Command) -> Result<(), Error> {
         let Live { machine, channel, clock } = &*self.live;
         match command {
-            Command::Pause if changed => {
+            Command::Pause => {
                 // With its files flushed, so that a capture of files alone finds them while it stands still.
                 let silence = channel.quiesce(true).await.map_err(|e| crate::errors::channel(&self.id, e))?;
                 machine.pause().await.map_err(|e| crate::errors::engine(&self.id, e))?;
                 clock.pause();
                 self.silence = Some(silence);
             }
-            Command::Resume if changed => {
+            Command::Resume => {
                 machine.resume().await.map_err(|e| crate::errors::engine(&self.id, e))?;
                 clock.resume();
                 self.silence = None;
             }
-            _ => {}
-        }
-        self.admission = after;
-        if changed {
-            self.publish(None);
+            Command::BeginCapture | Command::EndCapture | Command::Stop => {}
         }
         Ok(())
     }
@@ -232,7 +262,7 @@ impl Task {
         }
     }
 
-    fn died(&mut self, death: Death, broken: Option<String>) {
+    async fn died(&mut self, death: Death, broken: Option<String>) {
         let out_of_memory = death == Death::OutOfMemory;
         let reason = match (out_of_memory, broken) {
             (true, _) => "it ran out of memory: the kernel killed it at its limit".to_owned(),
@@ -243,7 +273,8 @@ impl Task {
         self.silence = None;
         self.executions.sandbox_ended(out_of_memory);
         self.admission.died();
-        self.publish(Some(reason));
+        self.publish(Some(reason.clone()));
+        self.records.became(SandboxState::Stopped, &reason).await;
     }
 
     /// The last thing a driver does. Whoever asked to stop tears the machine down.

@@ -1,35 +1,92 @@
-//! create: reserve slot and generation → build → start → bound → running.
+//! create: reserve slot and generation with the key → build → start → bound → running.
 
+use remuda_journal::{NewSandbox, Reservation};
 use remuda_types::limits::{LABEL_BYTES_MAX, LABELS_MAX, MEMORY_MIB_DEFAULT, MEMORY_MIB_MAX, MEMORY_MIB_MIN};
 use remuda_types::wire::{CreateSandbox, Labels, Origin, Sandbox};
-use remuda_types::{Error, ErrorCode, Uid};
+use remuda_types::{Error, ErrorCode, SandboxId, Slot, SnapshotId, Uid};
+use serde_json::Value;
 
-use crate::boot::{Life, boot};
 use crate::caller::Caller;
 use crate::clock::id_entropy;
+use crate::operation::{Ended, Operation, Work, canonical};
+use crate::operations::raise::{self, Source};
 use crate::platform::Platform;
-use crate::registry::Reservation;
+use crate::records::{SandboxSpec, document};
+use crate::registry::Room;
 
-pub(crate) async fn create(platform: &Platform, caller: &Caller, request: CreateSandbox) -> Result<Sandbox, Error> {
-    check_labels(&request.labels)?;
-    let memory_mib = request.memory_mib.unwrap_or(MEMORY_MIB_DEFAULT);
-    if !(MEMORY_MIB_MIN..=MEMORY_MIB_MAX).contains(&memory_mib) {
-        let message = format!("memory_mib is {memory_mib}; it must be {MEMORY_MIB_MIN} to {MEMORY_MIB_MAX}");
-        return Err(Error::new(ErrorCode::InvalidRequest, message));
+/// Makes a sandbox from the base image.
+pub(crate) struct Create {
+    pub(crate) request: CreateSandbox,
+}
+
+/// A sandbox to be.
+pub(crate) struct Plan {
+    /// Held until the sandbox counts itself.
+    pub(crate) room: Room,
+    pub(crate) uid: Uid,
+    pub(crate) labels: Labels,
+    pub(crate) spec: SandboxSpec,
+    pub(crate) layers: Vec<SnapshotId>,
+}
+
+impl Plan {
+    pub(crate) fn new(
+        platform: &Platform,
+        labels: Labels,
+        spec: SandboxSpec,
+        layers: Vec<SnapshotId>,
+    ) -> Result<Plan, Error> {
+        platform.admit_work()?;
+        let room = platform.registry().make_room()?;
+        Ok(Plan { room, uid: Uid::from_entropy(id_entropy()?), labels, spec, layers })
     }
-    platform.admit_work()?;
-    let digest = platform.engine().parts().fingerprint.base.clone();
-    let cell = platform.registry().tables().reserve(Reservation {
-        account: caller.account.clone(),
-        slot: request.slot,
-        uid: Uid::from_entropy(id_entropy()?),
-        labels: request.labels,
-        memory_mib,
-        origin: Origin::Image { digest },
-        layers: Vec::new(),
-    })?;
-    boot(platform, &cell, Life::Fresh { snapshot: None }).await?;
-    Ok(cell.show())
+
+    /// What is set aside for it.
+    pub(crate) fn reservation(&self, platform: &Platform, slot: Option<Slot>) -> Result<Reservation, Error> {
+        let sandbox = NewSandbox {
+            slot,
+            uid: self.uid.clone(),
+            continues: None,
+            labels: self.labels.clone(),
+            spec: document(&self.spec)?,
+            parts: document(&platform.engine().parts().fingerprint)?,
+            layers: self.layers.clone(),
+        };
+        Ok(Reservation { sandbox: Some(sandbox), ..Reservation::default() })
+    }
+}
+
+impl Operation for Create {
+    const KIND: &'static str = "create";
+    const ALWAYS: bool = true;
+    type Plan = Plan;
+    type Output = Sandbox;
+
+    fn target(&self) -> Option<&SandboxId> {
+        None
+    }
+
+    fn request(&self) -> Value {
+        canonical(&self.request)
+    }
+
+    async fn judge(&self, platform: &Platform, _: &Caller) -> Result<(Plan, Reservation), Error> {
+        check_labels(&self.request.labels)?;
+        let memory_mib = self.request.memory_mib.unwrap_or(MEMORY_MIB_DEFAULT);
+        if !(MEMORY_MIB_MIN..=MEMORY_MIB_MAX).contains(&memory_mib) {
+            let message = format!("memory_mib is {memory_mib}; it must be {MEMORY_MIB_MIN} to {MEMORY_MIB_MAX}");
+            return Err(Error::new(ErrorCode::InvalidRequest, message));
+        }
+        let digest = platform.engine().parts().fingerprint.base.clone();
+        let spec = SandboxSpec { memory_mib, origin: Origin::Image { digest }, launch: None };
+        let plan = Plan::new(platform, self.request.labels.clone(), spec, Vec::new())?;
+        let reservation = plan.reservation(platform, self.request.slot.clone())?;
+        Ok((plan, reservation))
+    }
+
+    async fn run(self, platform: &Platform, plan: Plan, work: &Work) -> Ended<Sandbox> {
+        raise::planned(platform, work, plan, Source::Image).await
+    }
 }
 
 /// Labels within their limits.

@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use remuda_guest_proto::{Program, Reply, Request, Spawn};
+use remuda_journal::Reservation;
 use remuda_types::limits::{COMMAND_BYTES_MAX, ENV_VARS_MAX, EXECUTION_TIMEOUT_MS_MAX, PATH_BYTES_MAX, WAIT_MS_MAX};
 use remuda_types::wire::{Execution, StartExecution};
 use remuda_types::{Error, ErrorCode, ExecutionId, SandboxId};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::boot::next_effect;
 use crate::caller::Caller;
@@ -15,7 +18,9 @@ use crate::channel::{ChannelError, Feed};
 use crate::clock::id_entropy;
 use crate::driver::Live;
 use crate::executions::{ExecutionCell, KilledFor};
+use crate::operation::{Ended, Fault, Operation, Work, canonical};
 use crate::platform::Platform;
+use crate::records::ExecutionDoc;
 use crate::registry::SandboxCell;
 
 /// How long inherited pipes are read on after the leader's end, in milliseconds.
@@ -26,72 +31,142 @@ pub(crate) const CWD_DEFAULT: &str = "/workspace";
 pub(crate) const USER_DEFAULT: &str = "user";
 const SIGKILL: i32 = 9;
 
-/// Starts a command and waits for its end as long as the request says.
-pub(crate) async fn execute(
-    platform: &Platform,
-    caller: &Caller,
-    id: &SandboxId,
-    request: StartExecution,
-) -> Result<Execution, Error> {
-    let cell = platform.living(&caller.account, id).await?;
-    let wait = Duration::from_millis(request.wait_ms.unwrap_or(0).min(WAIT_MS_MAX));
-    let execution = start(&cell, request).await?;
-    if !wait.is_zero() {
-        execution.ended_within(wait).await;
-    }
-    let ended = execution.state().is_final() && !wait.is_zero();
-    Ok(if ended { execution.show_with_output() } else { execution.show() })
+/// Starts a command. That it was admitted is the outcome: whoever wants to waits for the record.
+pub(crate) struct Execute {
+    pub(crate) sandbox: SandboxId,
+    pub(crate) request: StartExecution,
 }
 
-/// Starts a command. Admitting it is the outcome; whoever wants to waits for the record.
-///
-/// Runs as a task of its own: a caller who goes away in the middle leaves a record that tells what happened.
+/// What is kept of a started execution: its end is not what was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Started {
+    pub(crate) execution: ExecutionId,
+}
+
+impl Operation for Execute {
+    const KIND: &'static str = "execute";
+    const ALWAYS: bool = false;
+    type Plan = Spawning;
+    type Output = Started;
+
+    fn target(&self) -> Option<&SandboxId> {
+        Some(&self.sandbox)
+    }
+
+    fn request(&self) -> Value {
+        canonical(&StartExecution { wait_ms: None, ..self.request.clone() })
+    }
+
+    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Spawning, Reservation), Error> {
+        let cell = platform.living(&caller.account, &self.sandbox).await?;
+        let spawning = Spawning::of(&cell, self.request.clone())?;
+        let execution = Some(cell.records.new_execution(&spawning.doc())?);
+        Ok((spawning, Reservation { execution, ..Reservation::default() }))
+    }
+
+    async fn run(self, _: &Platform, spawning: Spawning, work: &Work) -> Ended<Started> {
+        let id = spawning.execution.id.clone();
+        let (cell, keyed) = (spawning.cell.clone(), work.id.is_some());
+        let (doc, result) = spawning.start().await;
+        let changes: Vec<_> = cell.records.execution(&doc).into_iter().collect();
+        let ended = Ended::from(result.map(|()| Started { execution: id }));
+        // Without a key nobody waits for the disk: the record stands at the head of the execution's own log.
+        if keyed {
+            Ended { changes, ..ended }
+        } else {
+            cell.records.soon(changes).await;
+            ended
+        }
+    }
+}
+
+/// Starts a command for the platform itself.
 pub(crate) async fn start(cell: &Arc<SandboxCell>, request: StartExecution) -> Result<Arc<ExecutionCell>, Error> {
-    let (program, command) = program(&request)?;
-    check(&request)?;
-    let live = cell.live()?.clone();
-    let channel = live.channel.new_channel();
-    let id = ExecutionId::from_entropy(id_entropy()?);
-    let execution = ExecutionCell::new(id, cell.id.clone(), channel, command);
-    cell.executions.admit(execution.clone())?;
-    let spawn = Request::Spawn(Spawn {
-        execution: execution.id.to_string(),
-        effect: next_effect(),
-        program,
-        cwd: request.cwd.unwrap_or_else(|| CWD_DEFAULT.into()),
-        env: request.env,
-        user: request.user.unwrap_or_else(|| USER_DEFAULT.into()),
-        stdin: request.stdin.is_some(),
-        grace_ms: GRACE_MS,
-    });
-    let time_limit = request.timeout_ms.map(Duration::from_millis);
-    let (sandbox, started) = (cell.id.clone(), execution.clone());
-    let task = tokio::spawn(async move {
-        live.channel.attach_execution(channel, started.clone());
-        match live.channel.call_on(channel, spawn).await {
+    let spawning = Spawning::of(cell, request)?;
+    let execution = spawning.execution.clone();
+    let (doc, result) = spawning.start().await;
+    cell.records.soon(cell.records.execution(&doc).into_iter().collect()).await;
+    match result {
+        Ok(()) => Ok(execution),
+        Err(Fault::Failed(e) | Fault::Unknown(e)) => Err(e),
+    }
+}
+
+/// An execution that may begin, on record with its sandbox.
+pub(crate) struct Spawning {
+    cell: Arc<SandboxCell>,
+    live: Arc<Live>,
+    execution: Arc<ExecutionCell>,
+    spawn: Spawn,
+    stdin: Option<String>,
+    timeout_ms: Option<u64>,
+}
+
+impl Spawning {
+    fn of(cell: &Arc<SandboxCell>, request: StartExecution) -> Result<Spawning, Error> {
+        let (program, command) = program(&request)?;
+        check(&request)?;
+        let live = cell.live()?.clone();
+        let id = ExecutionId::from_entropy(id_entropy()?);
+        let execution = ExecutionCell::new(id, cell.id.clone(), live.channel.new_channel(), command);
+        let spawn = Spawn {
+            execution: execution.id.to_string(),
+            effect: next_effect(),
+            program,
+            cwd: request.cwd.unwrap_or_else(|| CWD_DEFAULT.into()),
+            env: request.env,
+            user: request.user.unwrap_or_else(|| USER_DEFAULT.into()),
+            stdin: request.stdin.is_some(),
+            grace_ms: GRACE_MS,
+        };
+        let (cell, timeout_ms) = (cell.clone(), request.timeout_ms);
+        Ok(Spawning { cell, live, execution, spawn, stdin: request.stdin, timeout_ms })
+    }
+
+    fn doc(&self) -> ExecutionDoc {
+        let (shown, channel) = (self.execution.show(), self.execution.channel);
+        ExecutionDoc { shown, channel, effect: self.spawn.effect, timeout_ms: self.timeout_ms }
+    }
+
+    /// Hands it over to the agent. What is written down of it comes with the result.
+    async fn start(self) -> (ExecutionDoc, Result<(), Fault>) {
+        let mut doc = self.doc();
+        let Spawning { cell, live, execution, spawn, stdin, timeout_ms } = self;
+        if let Err(e) = cell.executions.admit(execution.clone()) {
+            execution.not_started();
+            doc.shown = execution.show();
+            return (doc, Err(Fault::Failed(e)));
+        }
+        let channel = execution.channel;
+        live.channel.attach_execution(channel, execution.clone());
+        let result = match live.channel.call_on(channel, Request::Spawn(spawn)).await {
             Ok(Reply::Spawned { pid }) => {
-                started.spawned(pid);
-                if let Some(text) = request.stdin {
+                execution.spawned(pid);
+                if let Some(text) = stdin {
                     feed(&live, channel, text);
                 }
-                mind(live, started, time_limit);
                 Ok(())
             }
-            Ok(other) => Err(crate::errors::channel(&sandbox, crate::channel::unexpected(&other))),
+            Ok(other) => Err(Fault::Unknown(crate::errors::channel(&cell.id, crate::channel::unexpected(&other)))),
             Err(ChannelError::Agent(refusal)) => {
                 live.channel.detach(channel);
-                started.not_started();
-                Err(Error::new(ErrorCode::SpawnFailed, refusal.message).remedy("nothing ran; correct the call"))
+                execution.not_started();
+                let error = Error::new(ErrorCode::SpawnFailed, refusal.message);
+                Err(Fault::Failed(error.remedy("nothing ran; correct the call")))
             }
             // Handed over, and the machine ended before it told what became of it.
             Err(e) => {
-                started.unknown();
-                Err(crate::errors::channel(&sandbox, e).detail("execution", started.id.to_string()))
+                execution.unknown();
+                let error = crate::errors::channel(&cell.id, e).detail("execution", execution.id.to_string());
+                Err(Fault::Unknown(error))
             }
+        };
+        doc.shown = execution.show();
+        if result.is_ok() {
+            mind(&cell, live, execution, doc.clone(), timeout_ms.map(Duration::from_millis));
         }
-    });
-    task.await.map_err(|e| Error::new(ErrorCode::Internal, "a start ended unexpectedly").cause(e))??;
-    Ok(execution)
+        (doc, result)
+    }
 }
 
 /// Sends a program its input and closes it.
@@ -103,8 +178,15 @@ fn feed(live: &Arc<Live>, channel: u32, text: String) {
     });
 }
 
-/// Watches over a running execution: kills it at its time limit, and lets the agent forget it when it has ended.
-pub(crate) fn mind(live: Arc<Live>, execution: Arc<ExecutionCell>, time_limit: Option<Duration>) {
+/// Watches over a running execution: kills it at its time limit, writes its end down, and lets the agent forget it.
+pub(crate) fn mind(
+    cell: &Arc<SandboxCell>,
+    live: Arc<Live>,
+    execution: Arc<ExecutionCell>,
+    mut doc: ExecutionDoc,
+    time_limit: Option<Duration>,
+) {
+    let records = cell.records.clone();
     tokio::spawn(async move {
         if let Some(limit) = time_limit {
             tokio::select! {
@@ -117,48 +199,100 @@ pub(crate) fn mind(live: Arc<Live>, execution: Arc<ExecutionCell>, time_limit: O
             }
         }
         execution.ended().await;
+        doc.shown = execution.show();
+        records.soon(records.execution(&doc).into_iter().collect()).await;
         let _ = live.channel.call(Request::Forget { channel: execution.channel }).await;
     });
 }
 
 /// Sends a signal to an execution's process group.
-pub(crate) async fn signal(
-    platform: &Platform,
-    caller: &Caller,
-    id: &SandboxId,
-    execution: &ExecutionId,
-    signal: i32,
-) -> Result<Execution, Error> {
-    if !(1..=64).contains(&signal) {
-        return Err(Error::new(ErrorCode::InvalidRequest, format!("{signal} is no signal; they are 1 to 64")));
+pub(crate) struct SendSignalTo {
+    pub(crate) sandbox: SandboxId,
+    pub(crate) execution: ExecutionId,
+    pub(crate) signal: i32,
+}
+
+impl Operation for SendSignalTo {
+    const KIND: &'static str = "signal";
+    const ALWAYS: bool = false;
+    type Plan = (Arc<Live>, Arc<ExecutionCell>);
+    type Output = Execution;
+
+    fn target(&self) -> Option<&SandboxId> {
+        Some(&self.sandbox)
     }
-    let cell = platform.living(&caller.account, id).await?;
-    let execution = cell.executions.get(execution, id)?;
-    if execution.state().is_final() {
-        let message = format!("execution {} has ended ({})", execution.id, execution.state());
-        return Err(Error::new(ErrorCode::ExecutionNotRunning, message));
+
+    fn request(&self) -> Value {
+        json!({ "execution": self.execution, "signal": self.signal })
     }
-    let live = cell.live()?;
-    send_signal(live, &execution, signal).await.map_err(|e| crate::errors::channel(id, e))?;
-    Ok(execution.show())
+
+    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Self::Plan, Reservation), Error> {
+        let signal = self.signal;
+        if !(1..=64).contains(&signal) {
+            return Err(Error::new(ErrorCode::InvalidRequest, format!("{signal} is no signal; they are 1 to 64")));
+        }
+        let cell = platform.living(&caller.account, &self.sandbox).await?;
+        let execution = cell.executions.get(&self.execution, &self.sandbox)?;
+        if execution.state().is_final() {
+            let message = format!("execution {} has ended ({})", execution.id, execution.state());
+            return Err(Error::new(ErrorCode::ExecutionNotRunning, message));
+        }
+        Ok(((cell.live()?.clone(), execution), Reservation::default()))
+    }
+
+    async fn run(self, _: &Platform, (live, execution): Self::Plan, _: &Work) -> Ended<Execution> {
+        match send_signal(&live, &execution, self.signal).await {
+            Ok(()) => Ended::done(execution.show(), Vec::new()),
+            Err(e) => Ended::from(Err(handed_over(&self.sandbox, e))),
+        }
+    }
 }
 
 /// Kills an execution's process group and waits until its end is known. One that has ended is left as it is.
-pub(crate) async fn cancel(
-    platform: &Platform,
-    caller: &Caller,
-    id: &SandboxId,
-    execution: &ExecutionId,
-) -> Result<Execution, Error> {
-    let cell = platform.living(&caller.account, id).await?;
-    let execution = cell.executions.get(execution, id)?;
-    if !execution.state().is_final() {
-        let live = cell.live()?;
-        execution.will_be_killed(KilledFor::Cancel);
-        send_signal(live, &execution, SIGKILL).await.map_err(|e| crate::errors::channel(id, e))?;
-        execution.ended_within(Duration::from_millis(WAIT_MS_MAX)).await;
+pub(crate) struct CancelExecution {
+    pub(crate) sandbox: SandboxId,
+    pub(crate) execution: ExecutionId,
+}
+
+impl Operation for CancelExecution {
+    const KIND: &'static str = "cancel";
+    const ALWAYS: bool = false;
+    type Plan = (Option<Arc<Live>>, Arc<ExecutionCell>);
+    type Output = Execution;
+
+    fn target(&self) -> Option<&SandboxId> {
+        Some(&self.sandbox)
     }
-    Ok(execution.show())
+
+    fn request(&self) -> Value {
+        json!({ "execution": self.execution })
+    }
+
+    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Self::Plan, Reservation), Error> {
+        let cell = platform.living(&caller.account, &self.sandbox).await?;
+        let execution = cell.executions.get(&self.execution, &self.sandbox)?;
+        let live = if execution.state().is_final() { None } else { Some(cell.live()?.clone()) };
+        Ok(((live, execution), Reservation::default()))
+    }
+
+    async fn run(self, _: &Platform, (live, execution): Self::Plan, _: &Work) -> Ended<Execution> {
+        if let Some(live) = live {
+            execution.will_be_killed(KilledFor::Cancel);
+            if let Err(e) = send_signal(&live, &execution, SIGKILL).await {
+                return Ended::from(Err(handed_over(&self.sandbox, e)));
+            }
+            execution.ended_within(Duration::from_millis(WAIT_MS_MAX)).await;
+        }
+        Ended::done(execution.show(), Vec::new())
+    }
+}
+
+/// What an effect came to whose answer is missing: a refusal did nothing, of all else nobody can say.
+pub(crate) fn handed_over(id: &SandboxId, e: ChannelError) -> Fault {
+    match e {
+        ChannelError::Agent(_) => Fault::Failed(crate::errors::channel(id, e)),
+        e => Fault::Unknown(crate::errors::channel(id, e)),
+    }
 }
 
 async fn send_signal(live: &Live, execution: &ExecutionCell, signal: i32) -> Result<(), ChannelError> {

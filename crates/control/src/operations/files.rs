@@ -1,16 +1,21 @@
 //! Files of a guest: each call is one call to the agent, contents are streamed through it.
 
+use std::sync::Arc;
+
 use remuda_guest_proto::{Entry, EntryKind, Reply, Request};
+use remuda_journal::Reservation;
 use remuda_types::limits::{DIRECTORY_ENTRIES_MAX, PATH_BYTES_MAX};
 use remuda_types::wire::{FileKind, FileList, FileStat};
 use remuda_types::{Error, ErrorCode, SandboxId};
+use serde_json::{Value, json};
 
-use crate::boot::next_effect;
 use crate::caller::Caller;
-use crate::channel::{Download, Upload, UploadError, unexpected};
-use crate::operations::execute::USER_DEFAULT;
+use crate::channel::{Download, unexpected};
+use crate::driver::Live;
+use crate::operation::{Ended, Operation, Work};
+use crate::operations::execute::{USER_DEFAULT, handed_over};
 use crate::platform::Platform;
-use crate::stream::{ByteStream, WriteOptions};
+use crate::stream::ByteStream;
 
 pub(crate) async fn read(
     platform: &Platform,
@@ -22,32 +27,6 @@ pub(crate) async fn read(
     let cell = platform.living(&caller.account, id).await?;
     let (reply, download) = Download::start(&cell.live()?.channel, request).await.map_err(|e| failed(id, e))?;
     Ok((entry(id, reply)?, Box::pin(download)))
-}
-
-pub(crate) async fn write(
-    platform: &Platform,
-    caller: &Caller,
-    id: &SandboxId,
-    path: &str,
-    options: WriteOptions,
-    body: ByteStream,
-) -> Result<FileStat, Error> {
-    let request = Request::WriteFile {
-        path: checked(path)?,
-        user: options.user.unwrap_or_else(|| USER_DEFAULT.into()),
-        mode: options.mode,
-        parents: options.parents,
-        effect: next_effect(),
-    };
-    let cell = platform.living(&caller.account, id).await?;
-    match Upload::run(&cell.live()?.channel, request, body).await {
-        Ok(reply) => entry(id, reply),
-        Err(UploadError::Channel(e)) => Err(failed(id, e)),
-        Err(e @ UploadError::Body(_)) => {
-            Err(Error::new(ErrorCode::InvalidRequest, format!("{path} was not written: {e}"))
-                .cause(crate::errors::chain(&e)))
-        }
-    }
 }
 
 pub(crate) async fn list(platform: &Platform, caller: &Caller, id: &SandboxId, path: &str) -> Result<FileList, Error> {
@@ -68,26 +47,81 @@ pub(crate) async fn stat(platform: &Platform, caller: &Caller, id: &SandboxId, p
     entry(id, call(platform, caller, id, request).await?)
 }
 
-pub(crate) async fn make_directory(
-    platform: &Platform,
-    caller: &Caller,
-    id: &SandboxId,
-    path: &str,
-    parents: bool,
-) -> Result<FileStat, Error> {
-    let request = Request::MakeDirectory { path: checked(path)?, user: USER_DEFAULT.into(), parents };
-    entry(id, call(platform, caller, id, request).await?)
+/// Makes a directory.
+pub(crate) struct MakeDirectory {
+    pub(crate) sandbox: SandboxId,
+    pub(crate) path: String,
+    pub(crate) parents: bool,
 }
 
-pub(crate) async fn remove(
+impl Operation for MakeDirectory {
+    const KIND: &'static str = "make_directory";
+    const ALWAYS: bool = false;
+    type Plan = Arc<Live>;
+    type Output = FileStat;
+
+    fn target(&self) -> Option<&SandboxId> {
+        Some(&self.sandbox)
+    }
+
+    fn request(&self) -> Value {
+        json!({ "path": self.path, "parents": self.parents })
+    }
+
+    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Arc<Live>, Reservation), Error> {
+        judged(platform, caller, &self.sandbox, &self.path).await
+    }
+
+    async fn run(self, _: &Platform, live: Arc<Live>, _: &Work) -> Ended<FileStat> {
+        let Self { sandbox, path, parents } = self;
+        let request = Request::MakeDirectory { path, user: USER_DEFAULT.into(), parents };
+        let reply = live.channel.call(request).await;
+        reply.map_err(|e| handed_over(&sandbox, e)).and_then(|reply| Ok(entry(&sandbox, reply)?)).into()
+    }
+}
+
+/// Removes a path.
+pub(crate) struct RemoveFile {
+    pub(crate) sandbox: SandboxId,
+    pub(crate) path: String,
+    pub(crate) recursive: bool,
+}
+
+impl Operation for RemoveFile {
+    const KIND: &'static str = "remove_file";
+    const ALWAYS: bool = false;
+    type Plan = Arc<Live>;
+    type Output = ();
+
+    fn target(&self) -> Option<&SandboxId> {
+        Some(&self.sandbox)
+    }
+
+    fn request(&self) -> Value {
+        json!({ "path": self.path, "recursive": self.recursive })
+    }
+
+    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Arc<Live>, Reservation), Error> {
+        judged(platform, caller, &self.sandbox, &self.path).await
+    }
+
+    async fn run(self, _: &Platform, live: Arc<Live>, _: &Work) -> Ended<()> {
+        let Self { sandbox, path, recursive } = self;
+        let request = Request::Remove { path, user: USER_DEFAULT.into(), recursive };
+        live.channel.call(request).await.map(drop).map_err(|e| handed_over(&sandbox, e)).into()
+    }
+}
+
+/// Whether the guest may be spoken to, and the path is one.
+pub(crate) async fn judged(
     platform: &Platform,
     caller: &Caller,
     id: &SandboxId,
     path: &str,
-    recursive: bool,
-) -> Result<(), Error> {
-    let request = Request::Remove { path: checked(path)?, user: USER_DEFAULT.into(), recursive };
-    call(platform, caller, id, request).await.map(drop)
+) -> Result<(Arc<Live>, Reservation), Error> {
+    checked(path)?;
+    let cell = platform.living(&caller.account, id).await?;
+    Ok((cell.live()?.clone(), Reservation::default()))
 }
 
 async fn call(platform: &Platform, caller: &Caller, id: &SandboxId, request: Request) -> Result<Reply, Error> {
@@ -96,7 +130,7 @@ async fn call(platform: &Platform, caller: &Caller, id: &SandboxId, request: Req
 }
 
 /// On the way to the guest a path is only text; what it means is decided there.
-fn checked(path: &str) -> Result<String, Error> {
+pub(crate) fn checked(path: &str) -> Result<String, Error> {
     if path.starts_with('/') && path.len() <= PATH_BYTES_MAX && !path.contains('\0') {
         return Ok(path.to_owned());
     }
@@ -105,14 +139,14 @@ fn checked(path: &str) -> Result<String, Error> {
     Err(Error::new(ErrorCode::InvalidRequest, message))
 }
 
-fn entry(id: &SandboxId, reply: Reply) -> Result<FileStat, Error> {
+pub(crate) fn entry(id: &SandboxId, reply: Reply) -> Result<FileStat, Error> {
     match reply {
         Reply::Entry(entry) => Ok(stat_of(entry)),
         other => Err(failed(id, unexpected(&other))),
     }
 }
 
-fn failed(id: &SandboxId, e: crate::channel::ChannelError) -> Error {
+pub(crate) fn failed(id: &SandboxId, e: crate::channel::ChannelError) -> Error {
     crate::errors::channel(id, e)
 }
 

@@ -1,87 +1,152 @@
-//! fork: budget memory → one capture → N restores in parallel → drop the memory image → verify the layer.
+//! fork: budget memory → one capture → N restores in parallel, each an operation with a derived key → drop the memory
+//! image → verify the layer.
 //!
 //! One failing branch fails only itself. The fork never waits inside its source's driver.
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use remuda_journal::Reservation;
 use remuda_types::limits::FORK_COUNT_MAX;
-use remuda_types::wire::{Branch, Fork, ForkSandbox, ForkTimings};
-use remuda_types::{Error, ErrorCode, SandboxId, SnapshotMode};
+use remuda_types::wire::{Branch as Branched, Fork, ForkSandbox, ForkTimings};
+use remuda_types::{Error, ErrorCode, SandboxId, Slot, SnapshotMode};
+use serde_json::Value;
 
 use crate::caller::Caller;
-use crate::operations::capture::{self, Capture};
-use crate::operations::restore::{self, Reading};
+use crate::operation::{Ended, Operation, Work, canonical, operate_part};
+use crate::operations::capture::{self, Capture, Wanted};
+use crate::operations::restore::{Branch, Reading};
 use crate::platform::Platform;
-use crate::registry::SandboxCell;
+use crate::registry::{SandboxCell, SnapshotCell};
 
 /// Memory that is left to the host when branches are budgeted, in bytes.
 const HOST_RESERVE_BYTES: u64 = 512 << 20;
 
-pub(crate) async fn fork(
-    platform: &Platform,
-    caller: &Caller,
-    id: &SandboxId,
-    request: ForkSandbox,
-) -> Result<Fork, Error> {
-    let count = request.count;
-    if !(1..=FORK_COUNT_MAX).contains(&count) {
-        let message = format!("count is {count}; it must be 1 to {FORK_COUNT_MAX}");
-        return Err(Error::new(ErrorCode::InvalidRequest, message));
-    }
-    let slots = match request.slots {
-        Some(slots) if slots.len() != count as usize => {
-            let message = format!("{} slots were given for {count} branches", slots.len());
-            return Err(
-                Error::new(ErrorCode::InvalidRequest, message).remedy("give as many slots as branches, or none")
-            );
-        }
-        Some(slots) => slots.into_iter().map(Some).collect(),
-        None => vec![None; count as usize],
-    };
-    let source = platform.living(&caller.account, id).await?;
-    let mode = request.mode.unwrap_or(SnapshotMode::Memory);
-    if mode == SnapshotMode::Memory {
-        budget_memory(&source, count)?;
-    }
-    let start = Instant::now();
-    let since = |start: Instant| start.elapsed().as_secs_f64() * 1e3;
-    let capture =
-        Capture { name: None, mode, labels: request.labels.clone(), launch: request.launch.clone(), of_fork: true };
-    let snapshot = capture::take(platform, &source, capture).await?;
-    let captured_ms = since(start);
+/// Captures a sandbox once and starts branches from that.
+pub(crate) struct ForkOnce {
+    pub(crate) source: SandboxId,
+    pub(crate) request: ForkSandbox,
+    /// When the call came.
+    pub(crate) start: Instant,
+}
 
-    let reading = Reading::begin(&snapshot);
-    let branches = slots.into_iter().map(|slot| {
-        let (platform, snapshot) = (platform.clone(), snapshot.clone());
-        let (labels, recipe) = (request.labels.clone(), request.launch.clone());
-        async move {
-            let branch = restore::branch(&platform, &snapshot, slot, labels, recipe).await;
-            (branch, since(start))
+/// A fork that may begin.
+pub(crate) struct Plan {
+    capture: Capture,
+    slots: Vec<Option<Slot>>,
+}
+
+impl Operation for ForkOnce {
+    const KIND: &'static str = "fork";
+    const ALWAYS: bool = true;
+    type Plan = Plan;
+    type Output = Fork;
+
+    fn target(&self) -> Option<&SandboxId> {
+        Some(&self.source)
+    }
+
+    fn request(&self) -> Value {
+        canonical(&self.request)
+    }
+
+    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Plan, Reservation), Error> {
+        let slots = slots(&self.request)?;
+        let source = platform.living(&caller.account, &self.source).await?;
+        let mode = self.request.mode.unwrap_or(SnapshotMode::Memory);
+        if mode == SnapshotMode::Memory {
+            budget_memory(&source, self.request.count)?;
         }
+        let ForkSandbox { labels, launch, .. } = self.request.clone();
+        let wanted = Wanted { name: None, mode, labels, launch, of_fork: true };
+        let capture = Capture::begin(platform, source, wanted).await?;
+        let snapshot = Some(capture.doc.reservation()?);
+        Ok((Plan { capture, slots }, Reservation { snapshot, ..Reservation::default() }))
+    }
+
+    async fn run(self, platform: &Platform, Plan { capture, slots }: Plan, work: &Work) -> Ended<Fork> {
+        let (snapshot, taken) = capture.take(platform, work).await;
+        if let Err(error) = taken {
+            let error = error.detail("snapshot", snapshot.id.to_string());
+            let changes = capture::fail(platform, &snapshot, &error).await;
+            return Ended::failed(error, changes);
+        }
+        let captured_ms = self.start.elapsed().as_secs_f64() * 1e3;
+        branch_out(platform, work, &self, &snapshot, slots, captured_ms).await
+    }
+}
+
+/// Raises every branch, each an operation with a key of its own: one that was raised before a crash is not again.
+pub(crate) async fn branch_out(
+    platform: &Platform,
+    work: &Work,
+    fork: &ForkOnce,
+    snapshot: &Arc<SnapshotCell>,
+    slots: Vec<Option<Slot>>,
+    captured_ms: f64,
+) -> Ended<Fork> {
+    let since = || fork.start.elapsed().as_secs_f64() * 1e3;
+    let reading = Reading::begin(snapshot);
+    let branches = slots.into_iter().enumerate().map(|(number, slot)| {
+        let branch = Branch {
+            source: fork.source.clone(),
+            snapshot: snapshot.clone(),
+            number,
+            slot,
+            labels: fork.request.labels.clone(),
+            launch: fork.request.launch.clone(),
+        };
+        async move { (operate_part(platform, work, number, branch).await, since()) }
     });
     let bound = futures_util::future::join_all(branches).await;
     let times = || bound.iter().filter(|(branch, _)| branch.is_ok()).map(|(_, ms)| *ms);
     let timings = ForkTimings {
         captured_ms,
-        first_branch_ms: times().fold(f64::INFINITY, f64::min).min(since(start)),
+        first_branch_ms: times().fold(f64::INFINITY, f64::min).min(since()),
         last_branch_ms: times().fold(captured_ms, f64::max),
     };
     drop(reading);
-    // Nobody restores from a fork's own snapshot once its branches are bound; their layer is counted on its own.
     let (finishing, cell) = (platform.clone(), snapshot.clone());
-    tokio::spawn(async move {
-        finishing.drop_memory(&cell).await;
-        if let Err(e) = capture::verify(&finishing, &cell).await {
-            tracing::error!("the layer of {} was not verified: {e}", cell.id);
-        }
-        finishing.collect().await;
-    });
+    platform.under_way().spawn(async move { settle(&finishing, &cell).await });
     let branches = bound.into_iter().map(|(branch, _)| match branch {
-        Ok(cell) => Branch::Sandbox(cell.show()),
-        Err(e) => Branch::Error(e),
+        Ok(sandbox) => Branched::Sandbox(sandbox),
+        Err(e) => Branched::Error(e),
     });
-    Ok(Fork { branches: branches.collect(), snapshot: snapshot.show(), timings })
+    Ended::done(Fork { branches: branches.collect(), snapshot: snapshot.show(), timings }, Vec::new())
+}
+
+/// Nobody restores from a fork's own snapshot once its branches are bound: its memory goes, and its layer, which is
+/// counted on its own, is verified and goes with the last branch on it.
+pub(crate) async fn settle(platform: &Platform, cell: &Arc<SnapshotCell>) {
+    platform.drop_memory(cell).await;
+    let changes = match capture::verify(platform, cell).await {
+        Ok(()) => cell.doc().change().into_iter().collect(),
+        Err(e) => {
+            tracing::error!("the layer of {} was not verified: {e}", cell.id);
+            capture::fail(platform, cell, &e).await
+        }
+    };
+    if let Err(e) = platform.journal().apply(changes).await {
+        tracing::error!("the state of {} is not written down: {e}", cell.id);
+    }
+    platform.collect().await;
+}
+
+/// The slots of the branches, as many as there are to be.
+pub(crate) fn slots(request: &ForkSandbox) -> Result<Vec<Option<Slot>>, Error> {
+    let count = request.count;
+    if !(1..=FORK_COUNT_MAX).contains(&count) {
+        let message = format!("count is {count}; it must be 1 to {FORK_COUNT_MAX}");
+        return Err(Error::new(ErrorCode::InvalidRequest, message));
+    }
+    match &request.slots {
+        Some(slots) if slots.len() != count as usize => {
+            let message = format!("{} slots were given for {count} branches", slots.len());
+            Err(Error::new(ErrorCode::InvalidRequest, message).remedy("give as many slots as branches, or none"))
+        }
+        Some(slots) => Ok(slots.iter().cloned().map(Some).collect()),
+        None => Ok(vec![None; count as usize]),
+    }
 }
 
 /// Copies share no memory: what the source uses now is needed once more for each. Refused with figures before

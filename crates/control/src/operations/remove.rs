@@ -1,21 +1,67 @@
-//! remove: fence → kill and wait → unmount, remove → collect layers nobody stands on any more.
+//! remove: journal the intent → fence → kill and wait → unmount, remove → journal the end → collect layers nobody stands on
+//! any more.
 
 use std::sync::Arc;
 
+use remuda_journal::Reservation;
 use remuda_types::wire::{Removal, RemovalResult};
 use remuda_types::{Error, ErrorCode, SandboxId, SandboxState};
+use serde_json::{Value, json};
 
 use crate::caller::Caller;
 use crate::clock::now_unix_ms;
-use crate::platform::Platform;
+use crate::operation::{Ended, Operation, Work};
+use crate::operations::raise;
+use crate::platform::{Known, Platform};
 use crate::registry::SandboxCell;
 
-pub(crate) async fn remove(platform: &Platform, caller: &Caller, id: &SandboxId) -> Result<Removal, Error> {
-    let cell = platform.registry().known(&caller.account, id)?;
-    end_and_remove(platform, &cell).await
+/// Ends and removes a sandbox.
+pub(crate) struct Remove {
+    pub(crate) id: SandboxId,
 }
 
-/// Ends a sandbox and removes everything of it.
+impl Operation for Remove {
+    const KIND: &'static str = "remove";
+    const ALWAYS: bool = true;
+    type Plan = Known;
+    type Output = Removal;
+
+    fn target(&self) -> Option<&SandboxId> {
+        Some(&self.id)
+    }
+
+    fn request(&self) -> Value {
+        json!({})
+    }
+
+    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Known, Reservation), Error> {
+        Ok((platform.known(&caller.account, &self.id).await?, Reservation::default()))
+    }
+
+    async fn run(self, platform: &Platform, known: Known, _: &Work) -> Ended<Removal> {
+        let cell = match known {
+            Known::Living(cell) => cell,
+            Known::Ended { ended_at_ms } => return Ended::done(already_absent(&self.id, ended_at_ms), Vec::new()),
+        };
+        match end_and_remove(platform, &cell).await {
+            Ok(removal) => Ended::done(removal, raise::ended(&cell, SandboxState::Gone)).over(&cell),
+            Err(e) => Ended::failed(e, Vec::new()),
+        }
+    }
+}
+
+fn already_absent(id: &SandboxId, ended_at_ms: i64) -> Removal {
+    Removal {
+        id: id.clone(),
+        result: RemovalResult::AlreadyAbsent,
+        ended_at_ms,
+        processes_gone: true,
+        files_gone: true,
+        bytes_reclaimed: 0,
+    }
+}
+
+/// Ends a sandbox and removes everything of it. Whoever calls writes that down, and then forgets it.
 pub(crate) async fn end_and_remove(platform: &Platform, cell: &Arc<SandboxCell>) -> Result<Removal, Error> {
     let id = &cell.id;
     // Fenced before anything else, also before a boot that is under way lets go of the lock.
@@ -25,14 +71,7 @@ pub(crate) async fn end_and_remove(platform: &Platform, cell: &Arc<SandboxCell>)
     let _removing = cell.removing.lock().await;
     if cell.is_over() {
         let ended_at_ms = cell.status.borrow().ended_at_ms.unwrap_or_default();
-        return Ok(Removal {
-            id: id.clone(),
-            result: RemovalResult::AlreadyAbsent,
-            ended_at_ms,
-            processes_gone: true,
-            files_gone: true,
-            bytes_reclaimed: 0,
-        });
+        return Ok(already_absent(id, ended_at_ms));
     }
     // It may have come up while the lock was waited for.
     if let Some((live, driver)) = cell.running.get() {
@@ -62,7 +101,7 @@ pub(crate) async fn end_and_remove(platform: &Platform, cell: &Arc<SandboxCell>)
     })
 }
 
-/// Writes down that a sandbox is over. The first reason stays: one that died and was removed later died.
+/// Notes that a sandbox is over. The first reason stays: one that died and was removed later died.
 pub(crate) fn end(cell: &Arc<SandboxCell>, reason: &str) -> i64 {
     let now = now_unix_ms();
     cell.status.send_modify(|status| {

@@ -1,135 +1,171 @@
-//! restore: check the snapshot → reserve slot and generation → build on its layers → fill or start → launch → running.
+//! restore: check the snapshot → reserve slot and generation with the key → build on its layers → fill or start →
+//! launch → running.
 
 use std::sync::Arc;
 
+use remuda_journal::Reservation;
 use remuda_types::wire::{Labels, LaunchRecipe, Origin, RestoreSnapshot, Sandbox};
-use remuda_types::{Error, ErrorCode, Slot, SnapshotMode, SnapshotState, Uid};
+use remuda_types::{Error, ErrorCode, SandboxId, Slot, SnapshotMode, SnapshotState};
+use serde_json::{Value, json};
 
-use crate::boot::{Life, boot};
 use crate::caller::Caller;
-use crate::clock::id_entropy;
-use crate::operations::create::check_labels;
-use crate::operations::{launch, remove};
+use crate::operation::{Ended, Operation, Work, canonical};
+use crate::operations::create::{Plan, check_labels};
+use crate::operations::launch;
+use crate::operations::raise::{self, Source};
 use crate::platform::Platform;
-use crate::registry::{Reservation, SandboxCell, SnapshotCell};
+use crate::records::SandboxSpec;
+use crate::registry::SnapshotCell;
 
 /// Restores one sandbox from a snapshot that stands by itself.
-pub(crate) async fn restore(
-    platform: &Platform,
-    caller: &Caller,
-    id_or_name: &str,
-    request: RestoreSnapshot,
-) -> Result<Sandbox, Error> {
-    check_labels(&request.labels)?;
-    platform.admit_work()?;
-    let snapshot = platform.registry().tables().snapshot(&caller.account, id_or_name)?;
-    // Counted as a reader before it is looked at, so that a deletion in between waits for nothing and takes nothing.
-    let _reading = Reading::begin(&snapshot);
-    let recipe = {
-        let inner = snapshot.inner();
-        if inner.shown.state != SnapshotState::Active {
-            let message = format!("snapshot {} is {}, not active", snapshot.id, inner.shown.state);
-            return Err(Error::new(ErrorCode::SnapshotNotActive, message));
-        }
-        if inner.shown.mode == SnapshotMode::Memory && inner.memory.is_none() {
-            let message = format!("the memory image of {} was dropped when its fork was complete", snapshot.id);
-            return Err(
-                Error::new(ErrorCode::SnapshotNotActive, message).remedy("capture again with: remuda snapshot create")
-            );
-        }
-        request.launch.or_else(|| inner.shown.launch.clone())
-    };
-    if let Some(recipe) = &recipe {
-        if snapshot.show().mode == SnapshotMode::Memory {
-            let message = "a memory snapshot wakes up running and takes no launch recipe";
-            return Err(Error::new(ErrorCode::InvalidRequest, message));
-        }
-        launch::check(recipe)?;
+pub(crate) struct Restore {
+    /// Its id or name, as it was given.
+    pub(crate) snapshot: String,
+    pub(crate) request: RestoreSnapshot,
+}
+
+impl Operation for Restore {
+    const KIND: &'static str = "restore";
+    const ALWAYS: bool = true;
+    type Plan = (Plan, Reading);
+    type Output = Sandbox;
+
+    fn target(&self) -> Option<&SandboxId> {
+        None
     }
-    check_layers(platform, &snapshot).await?;
-    branch(platform, &snapshot, request.slot, request.labels, recipe).await.map(|cell| cell.show())
+
+    fn request(&self) -> Value {
+        json!({ "snapshot": self.snapshot, "restore": canonical(&self.request) })
+    }
+
+    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Self::Plan, Reservation), Error> {
+        check_labels(&self.request.labels)?;
+        platform.admit_work()?;
+        let snapshot = platform.kept_snapshot(&caller.account, &self.snapshot).await?;
+        // Counted as a reader before it is looked at, so that a deletion in between waits for nothing and takes nothing.
+        let reading = Reading::begin(&snapshot);
+        let recipe = {
+            let inner = snapshot.inner();
+            let shown = &inner.doc.shown;
+            if shown.state != SnapshotState::Active {
+                let message = format!("snapshot {} is {}, not active", snapshot.id, shown.state);
+                return Err(Error::new(ErrorCode::SnapshotNotActive, message));
+            }
+            if inner.doc.lacks_memory() {
+                let message = format!("the memory image of {} was dropped when its fork was complete", snapshot.id);
+                return Err(Error::new(ErrorCode::SnapshotNotActive, message)
+                    .remedy("capture again with: remuda snapshot create"));
+            }
+            let recipe = self.request.launch.clone().or_else(|| shown.launch.clone());
+            if recipe.is_some() && shown.mode == SnapshotMode::Memory {
+                let message = "a memory snapshot wakes up running and takes no launch recipe";
+                return Err(Error::new(ErrorCode::InvalidRequest, message));
+            }
+            recipe
+        };
+        if let Some(recipe) = &recipe {
+            launch::check(recipe)?;
+        }
+        check_layers(platform, &snapshot).await?;
+        let plan = plan(platform, &snapshot, self.request.labels.clone(), recipe)?;
+        let reservation = plan.reservation(platform, self.request.slot.clone())?;
+        Ok(((plan, reading), reservation))
+    }
+
+    async fn run(self, platform: &Platform, (plan, reading): Self::Plan, work: &Work) -> Ended<Sandbox> {
+        raise::planned(platform, work, plan, Source::Snapshot(reading)).await
+    }
+}
+
+/// One branch of a fork: a restore from the fork's own snapshot, which may not be verified yet.
+pub(crate) struct Branch {
+    pub(crate) source: SandboxId,
+    pub(crate) snapshot: Arc<SnapshotCell>,
+    /// Which of the fork's branches, from 0.
+    pub(crate) number: usize,
+    pub(crate) slot: Option<Slot>,
+    pub(crate) labels: Labels,
+    pub(crate) launch: Option<LaunchRecipe>,
+}
+
+impl Operation for Branch {
+    const KIND: &'static str = "branch";
+    const ALWAYS: bool = true;
+    type Plan = (Plan, Reading);
+    type Output = Sandbox;
+
+    fn target(&self) -> Option<&SandboxId> {
+        Some(&self.source)
+    }
+
+    fn request(&self) -> Value {
+        json!({ "snapshot": self.snapshot.id, "number": self.number, "slot": self.slot })
+    }
+
+    async fn judge(&self, platform: &Platform, _: &Caller) -> Result<(Self::Plan, Reservation), Error> {
+        let reading = Reading::begin(&self.snapshot);
+        let plan = plan(platform, &self.snapshot, self.labels.clone(), self.launch.clone())?;
+        let reservation = plan.reservation(platform, self.slot.clone())?;
+        Ok(((plan, reading), reservation))
+    }
+
+    async fn run(self, platform: &Platform, (plan, reading): Self::Plan, work: &Work) -> Ended<Sandbox> {
+        raise::planned(platform, work, plan, Source::Snapshot(reading)).await
+    }
+}
+
+fn plan(
+    platform: &Platform,
+    snapshot: &SnapshotCell,
+    labels: Labels,
+    launch: Option<LaunchRecipe>,
+) -> Result<Plan, Error> {
+    let doc = snapshot.doc();
+    let origin = Origin::Snapshot { snapshot: snapshot.id.clone(), source: doc.shown.source };
+    Plan::new(platform, labels, SandboxSpec { memory_mib: doc.memory_mib, origin, launch }, doc.layers)
 }
 
 /// A restore that reads a snapshot's bytes; they stay while it does.
-pub(crate) struct Reading<'a>(&'a SnapshotCell);
+#[derive(Debug)]
+pub(crate) struct Reading(Arc<SnapshotCell>);
 
-impl<'a> Reading<'a> {
-    pub(crate) fn begin(snapshot: &'a SnapshotCell) -> Self {
+impl Reading {
+    pub(crate) fn begin(snapshot: &Arc<SnapshotCell>) -> Self {
         snapshot.inner().readers += 1;
-        Reading(snapshot)
+        Reading(snapshot.clone())
+    }
+
+    /// What is read.
+    pub(crate) fn snapshot(&self) -> &SnapshotCell {
+        &self.0
     }
 }
 
-impl Drop for Reading<'_> {
+impl Drop for Reading {
     fn drop(&mut self) {
         self.0.inner().readers -= 1;
     }
 }
 
 /// Every layer below a snapshot is what was frozen. Overlayfs would show a changed one without a word.
-async fn check_layers(platform: &Platform, snapshot: &SnapshotCell) -> Result<(), Error> {
+pub(crate) async fn check_layers(platform: &Platform, snapshot: &SnapshotCell) -> Result<(), Error> {
     let parts = &platform.engine().parts().fingerprint;
-    if snapshot.fingerprint != *parts {
+    let doc = snapshot.doc();
+    if doc.fingerprint != *parts {
         let message = format!("snapshot {} was made with other parts than this server has", snapshot.id);
         return Err(Error::new(ErrorCode::EngineMismatch, message)
-            .cause(format!("made with {:?}, here are {parts:?}", snapshot.fingerprint)));
+            .cause(format!("made with {:?}, here are {parts:?}", doc.fingerprint)));
     }
     let mut expected = Vec::new();
     {
         let tables = platform.registry().tables();
-        for id in &snapshot.layers {
-            let seal = tables.snapshot_by_id(id).and_then(|s| s.inner().layer_seal.clone());
+        for id in &doc.layers {
+            let seal = tables.snapshot_by_id(id).and_then(|s| s.inner().doc.layer_seal.clone());
             // The layer of a fork that is not verified yet has no seal to be held against.
             expected.extend(seal.map(|seal| (platform.engine().dirs().layer(id), seal)));
         }
     }
     let checking = tokio::task::spawn_blocking(move || expected.iter().try_for_each(|(layer, seal)| seal.check(layer)));
     let checked = checking.await.map_err(|e| Error::new(ErrorCode::Internal, "a task ended").cause(e))?;
-    checked.map_err(|e| crate::errors::engine(&snapshot.source, e).detail("snapshot", snapshot.id.to_string()))
-}
-
-/// One sandbox on a snapshot, running and, if there is a recipe, serving. The caller holds a [`Reading`].
-///
-/// Runs as a task of its own, so that a caller who goes away leaves no half-made sandbox behind.
-pub(crate) async fn branch(
-    platform: &Platform,
-    snapshot: &Arc<SnapshotCell>,
-    slot: Option<Slot>,
-    labels: Labels,
-    recipe: Option<LaunchRecipe>,
-) -> Result<Arc<SandboxCell>, Error> {
-    let cell = platform.registry().tables().reserve(Reservation {
-        account: snapshot.account.clone(),
-        slot,
-        uid: Uid::from_entropy(id_entropy()?),
-        labels,
-        memory_mib: snapshot.memory_mib,
-        origin: Origin::Snapshot { snapshot: snapshot.id.clone(), source: snapshot.source.clone() },
-        layers: snapshot.layers.clone(),
-    })?;
-    let life = {
-        let inner = snapshot.inner();
-        match (inner.shown.mode, &inner.memory) {
-            (SnapshotMode::Memory, Some(image)) => {
-                Life::Restored { snapshot: snapshot.id.clone(), image: image.clone(), carried: inner.carried.clone() }
-            }
-            _ => Life::Fresh { snapshot: Some(snapshot.id.clone()) },
-        }
-    };
-    let (platform, booting) = (platform.clone(), cell.clone());
-    let task = tokio::spawn(async move {
-        boot(&platform, &booting, life).await?;
-        if let Some(recipe) = recipe
-            && let Err(e) = launch::launch(&booting, &recipe).await
-        {
-            // A sandbox that does not serve is not what was asked for; nothing of it is kept.
-            if let Err(cleanup) = remove::end_and_remove(&platform, &booting).await {
-                tracing::error!("failed to remove {}, whose launch failed: {cleanup}", booting.id);
-            }
-            return Err(e);
-        }
-        Ok(())
-    });
-    task.await.map_err(|e| Error::new(ErrorCode::Internal, "a restore ended unexpectedly").cause(e))??;
-    Ok(cell)
+    checked.map_err(|e| crate::errors::engine(&doc.shown.source, e).detail("snapshot", snapshot.id.to_string()))
 }

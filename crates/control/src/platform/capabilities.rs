@@ -17,7 +17,7 @@ impl Platform {
             ("forks", true),
             ("launch_recipes", true),
             ("port_route", true),
-            ("idempotency_keys", false),
+            ("idempotency_keys", true),
             ("previews", false),
             ("internet", false),
         ];

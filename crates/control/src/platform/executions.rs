@@ -4,20 +4,56 @@ use std::time::Duration;
 
 use remuda_types::limits;
 use remuda_types::wire::{Execution, StartExecution};
-use remuda_types::{Error, ExecutionId, SandboxId};
+use remuda_types::{Error, ErrorCode, ExecutionId, SandboxId};
 
 use super::Platform;
 use crate::caller::Caller;
-use crate::operations::execute;
+use crate::operation::{Answered, Call, operate};
+use crate::operations::execute::{CancelExecution, Execute, SendSignalTo};
+use crate::records::{self, ExecutionDoc};
 use crate::stream::{OutputQuery, OutputSlice};
 
 impl Platform {
-    /// Runs a command; waits for its end as long as the request says.
+    /// Runs a command; waits for its end as long as the request says. Waiting is no part of the operation: a repeated
+    /// call waits for the execution that the first one started.
     ///
     /// # Errors
     /// `spawn_failed` if nothing ran; `unreachable` with the execution's id if it is not known whether it ran.
-    pub async fn execute(&self, caller: &Caller, id: &SandboxId, request: StartExecution) -> Result<Execution, Error> {
-        execute::execute(self, caller, id, request).await
+    pub async fn execute(&self, call: &Call, id: &SandboxId, request: StartExecution) -> Answered<Execution> {
+        let wait = Duration::from_millis(request.wait_ms.unwrap_or(0).min(limits::WAIT_MS_MAX));
+        let Answered { result, replayed } = operate(self, call, Execute { sandbox: id.clone(), request }).await;
+        let result = match result {
+            Ok(started) => self.waited(&call.caller, id, &started.execution, wait).await,
+            Err(e) => Err(e),
+        };
+        Answered { result, replayed }
+    }
+
+    /// An execution after its end or the wait, with its output where it has ended. Of a sandbox that has ended, its
+    /// record.
+    async fn waited(
+        &self,
+        caller: &Caller,
+        id: &SandboxId,
+        execution: &ExecutionId,
+        wait: Duration,
+    ) -> Result<Execution, Error> {
+        let living = self.registry().sandbox(&caller.account, id);
+        if let Some(execution) = living.and_then(|cell| cell.executions.get(execution, id).ok()) {
+            if !wait.is_zero() {
+                execution.ended_within(wait).await;
+                if execution.state().is_final() {
+                    return Ok(execution.show_with_output());
+                }
+            }
+            return Ok(execution.show());
+        }
+        let record = self.journal().execution(&caller.account, execution).await;
+        let Some(record) = record.map_err(|e| crate::errors::journal(&e))? else {
+            return Err(Error::new(ErrorCode::ExecutionNotFound, format!("{execution} is no longer on record")));
+        };
+        let doc: ExecutionDoc = records::read(&format_args!("the record of {execution}"), &record.doc)?;
+        Ok(doc.shown)
     }
 
     /// All executions of a sandbox on record.
@@ -70,19 +106,20 @@ impl Platform {
     /// As for [`Platform::execution`], and `execution_not_running`.
     pub async fn signal(
         &self,
-        caller: &Caller,
+        call: &Call,
         id: &SandboxId,
         execution: &ExecutionId,
         signal: i32,
-    ) -> Result<Execution, Error> {
-        execute::signal(self, caller, id, execution, signal).await
+    ) -> Answered<Execution> {
+        let operation = SendSignalTo { sandbox: id.clone(), execution: execution.clone(), signal };
+        operate(self, call, operation).await
     }
 
     /// Kills an execution and waits until its end is known.
     ///
     /// # Errors
     /// As for [`Platform::execution`].
-    pub async fn cancel(&self, caller: &Caller, id: &SandboxId, execution: &ExecutionId) -> Result<Execution, Error> {
-        execute::cancel(self, caller, id, execution).await
+    pub async fn cancel(&self, call: &Call, id: &SandboxId, execution: &ExecutionId) -> Answered<Execution> {
+        operate(self, call, CancelExecution { sandbox: id.clone(), execution: execution.clone() }).await
     }
 }

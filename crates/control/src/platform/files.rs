@@ -5,7 +5,9 @@ use remuda_types::{Error, ErrorCode, SandboxId};
 
 use super::Platform;
 use crate::caller::Caller;
-use crate::operations::files;
+use crate::operation::{Answered, Call, operate};
+use crate::operations::files::{self, MakeDirectory, RemoveFile};
+use crate::operations::write_file::WriteFile;
 use crate::stream::{ByteStream, WriteOptions};
 
 impl Platform {
@@ -28,13 +30,13 @@ impl Platform {
     /// As for [`Platform::read_file`], and `disk_full`.
     pub async fn write_file(
         &self,
-        caller: &Caller,
+        call: &Call,
         id: &SandboxId,
         path: &str,
         options: WriteOptions,
         body: ByteStream,
-    ) -> Result<FileStat, Error> {
-        files::write(self, caller, id, path, options, body).await
+    ) -> Answered<FileStat> {
+        operate(self, call, WriteFile::new(id.clone(), path, options, body)).await
     }
 
     /// Lists a directory of a guest.
@@ -57,22 +59,16 @@ impl Platform {
     ///
     /// # Errors
     /// `file_not_found`, `permission_denied`, `invalid_request` for a directory without `recursive`.
-    pub async fn remove_file(&self, caller: &Caller, id: &SandboxId, path: &str, recursive: bool) -> Result<(), Error> {
-        files::remove(self, caller, id, path, recursive).await
+    pub async fn remove_file(&self, call: &Call, id: &SandboxId, path: &str, recursive: bool) -> Answered<()> {
+        operate(self, call, RemoveFile { sandbox: id.clone(), path: path.to_owned(), recursive }).await
     }
 
     /// Makes a directory in a guest.
     ///
     /// # Errors
     /// `file_not_found` without its parents, `permission_denied`.
-    pub async fn make_directory(
-        &self,
-        caller: &Caller,
-        id: &SandboxId,
-        path: &str,
-        parents: bool,
-    ) -> Result<FileStat, Error> {
-        files::make_directory(self, caller, id, path, parents).await
+    pub async fn make_directory(&self, call: &Call, id: &SandboxId, path: &str, parents: bool) -> Answered<FileStat> {
+        operate(self, call, MakeDirectory { sandbox: id.clone(), path: path.to_owned(), parents }).await
     }
 
     /// Connects to a TCP port of a guest.

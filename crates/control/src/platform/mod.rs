@@ -5,6 +5,7 @@
 mod capabilities;
 mod executions;
 mod files;
+mod operations;
 mod sandboxes;
 mod snapshots;
 
@@ -13,10 +14,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use remuda_engine::{Engine, EngineError, Parts};
-use remuda_journal::{Journal, Settings};
-use remuda_types::{Account, Error, ErrorCode, SandboxId, SandboxState, SnapshotState};
+use remuda_journal::{Journal, Paging, Settings, SnapshotFilter, Whose};
+use remuda_types::wire::Snapshot;
+use remuda_types::{Account, Error, ErrorCode, SandboxId, SandboxState, SnapshotId, SnapshotState};
+use tokio_util::task::TaskTracker;
 
 use crate::operations::remove;
+use crate::records;
+use crate::recovery;
 use crate::registry::{Registry, SandboxCell, SnapshotCell};
 
 /// What a platform is opened with.
@@ -40,32 +45,57 @@ struct Shared {
     journal: Journal,
     registry: Registry,
     closing: AtomicBool,
+    /// Operations, which run to their end whoever waits for them.
+    under_way: TaskTracker,
+}
+
+/// A sandbox that is on record.
+#[derive(Debug)]
+pub(crate) enum Known {
+    /// It has not ended.
+    Living(Arc<SandboxCell>),
+    /// It has.
+    Ended {
+        /// When, in Unix milliseconds.
+        ended_at_ms: i64,
+    },
+}
+
+/// A snapshot that is on record.
+#[derive(Debug)]
+pub(crate) enum KnownSnapshot {
+    /// Its bytes, or some of them, are kept.
+    Kept(Arc<SnapshotCell>),
+    /// They are not.
+    Ended(Box<Snapshot>),
 }
 
 impl Platform {
-    /// Opens the platform on a data directory and clears what an earlier server left there: records are kept in memory
-    /// so far, so nothing of it could be addressed any more.
+    /// Opens the platform on a data directory, and takes up what an earlier server left there.
     ///
     /// # Errors
-    /// When the machine is not ready; message and cause say what to do.
+    /// When the machine is not ready, or another server uses the directory; message and cause say what to do.
     pub async fn open(config: Config) -> Result<Platform, Error> {
-        let failed = |e: EngineError| {
-            Error::new(ErrorCode::EngineFailed, format!("failed to open {}", config.data_dir.display()))
-                .cause(crate::errors::chain(&e))
-                .remedy("run: remuda setup --check")
-        };
         // First of all: two servers on one data directory would each end the other's sandboxes.
         let directory = config.data_dir.clone();
         let journal = tokio::task::spawn_blocking(move || Journal::open(&directory, Settings::default())).await;
         let journal = journal.map_err(|e| Error::new(ErrorCode::Internal, "a task ended").cause(e))?;
         let journal = journal.map_err(|e| crate::errors::journal_open(&e))?;
-        let engine = Engine::open(&config.data_dir, config.parts.clone()).map_err(failed)?;
-        let left = engine.sweep().await.map_err(failed)?;
-        if left > 0 {
-            tracing::info!("cleared {left} sandboxes that an earlier server left behind");
-        }
-        let shared = Shared { engine, journal, registry: Registry::default(), closing: AtomicBool::new(false) };
-        Ok(Platform { shared: Arc::new(shared) })
+        let engine = Engine::open(&config.data_dir, config.parts.clone()).map_err(|e: EngineError| {
+            Error::new(ErrorCode::EngineFailed, format!("failed to open {}", config.data_dir.display()))
+                .cause(crate::errors::chain(&e))
+                .remedy("run: remuda setup --check")
+        })?;
+        let shared = Shared {
+            engine,
+            journal,
+            registry: Registry::default(),
+            closing: AtomicBool::new(false),
+            under_way: TaskTracker::new(),
+        };
+        let platform = Platform { shared: Arc::new(shared) };
+        recovery::recover(&platform).await?;
+        Ok(platform)
     }
 
     /// Ends every sandbox and removes everything. New work is refused from the first moment on.
@@ -77,6 +107,8 @@ impl Platform {
         let cells = self.registry().tables().sandboxes();
         let living = cells.iter().filter(|c| !c.is_over()).map(|c| remove::end_and_remove(self, c));
         let results = futures_util::future::join_all(living).await;
+        self.under_way().close();
+        self.under_way().wait().await;
         // Bytes of snapshots, and whatever a failed removal left.
         let swept = self.engine().sweep().await.and_then(|_| self.engine().close());
         let closed = self.journal().clone().close().await;
@@ -100,9 +132,110 @@ impl Platform {
         &self.shared.registry
     }
 
+    /// Operations under way, and whatever else must end before the journal is closed.
+    pub(crate) fn under_way(&self) -> &TaskTracker {
+        &self.shared.under_way
+    }
+
     /// The sandbox with that id: living, or ended for good and told as such. Of another account it is unknown.
     pub(crate) async fn living(&self, account: &Account, id: &SandboxId) -> Result<Arc<SandboxCell>, Error> {
-        self.registry().living(account, id)
+        match self.known(account, id).await? {
+            Known::Living(cell) => Ok(cell),
+            Known::Ended { .. } => Err(self.gone(account, id).await?),
+        }
+    }
+
+    /// The sandbox with that id, ended or not. What lives is found without a look into the journal.
+    pub(crate) async fn known(&self, account: &Account, id: &SandboxId) -> Result<Known, Error> {
+        if let Some(cell) = self.registry().sandbox(account, id) {
+            let status = cell.status.borrow().clone();
+            return Ok(match status.ended_at_ms {
+                Some(ended_at_ms) if cell.is_over() => Known::Ended { ended_at_ms },
+                _ => Known::Living(cell),
+            });
+        }
+        let record = self.journal().sandbox(account, id).await.map_err(|e| crate::errors::journal(&e))?;
+        match record.map(|record| record.ended_at_ms) {
+            None => Err(Error::new(ErrorCode::SandboxNotFound, format!("there is no sandbox {id} here"))
+                .remedy("list them with: remuda ls")),
+            Some(Some(ended_at_ms)) => Ok(Known::Ended { ended_at_ms }),
+            // Admitted in this moment, and not yet taken in.
+            Some(None) => Err(Error::new(ErrorCode::WrongState, format!("{id} is only being made"))
+                .detail("state", SandboxState::Starting.to_string())
+                .remedy("try again in a moment")),
+        }
+    }
+
+    /// What is known of a generation that has ended.
+    async fn gone(&self, account: &Account, id: &SandboxId) -> Result<Error, Error> {
+        let failed = |e| crate::errors::journal(&e);
+        // Its end may be on its way into the journal.
+        let (ended_at_ms, reason) = match self.registry().sandbox(account, id) {
+            Some(cell) => {
+                let status = cell.status.borrow().clone();
+                (status.ended_at_ms, status.reason)
+            }
+            None => match self.journal().sandbox(account, id).await.map_err(failed)? {
+                Some(record) => (record.ended_at_ms, record.reason),
+                None => (None, None),
+            },
+        };
+        let of_it = SnapshotFilter {
+            source: Some(id.clone()),
+            state: Some(SnapshotState::Active),
+            ..SnapshotFilter::default()
+        };
+        let captured = self.journal().snapshots(Whose::Of(account), of_it, Paging::first()).await.map_err(failed)?;
+        let mut snapshots = Vec::new();
+        for record in &captured.items {
+            // A fork's own goes with its branches: it can't be restored by itself.
+            let (shown, doc) = records::snapshot(record)?;
+            if !doc.of_fork {
+                snapshots.push(shown.id.to_string());
+            }
+        }
+        let newest = self.journal().newest_generation(account, &id.slot).await.map_err(failed)?;
+        let error = Error::new(ErrorCode::GenerationGone, format!("{id} has ended"))
+            .detail("ended_at_ms", ended_at_ms)
+            .detail("slot_has_newer", newest.is_some_and(|newest| newest > id.generation))
+            .detail("snapshots", snapshots.clone());
+        let error = match reason {
+            Some(reason) => error.detail("reason", reason.clone()).cause(reason),
+            None => error,
+        };
+        Ok(match snapshots.last() {
+            Some(snapshot) => error.remedy(format!("its work is kept: remuda restore {snapshot}")),
+            None => error.remedy("make a new sandbox with: remuda create"),
+        })
+    }
+
+    /// A snapshot by id or name, deleted or not.
+    pub(crate) async fn known_snapshot(&self, account: &Account, id_or_name: &str) -> Result<KnownSnapshot, Error> {
+        let kept = self.registry().tables().snapshot(account, id_or_name);
+        if let Some(cell) = kept {
+            return Ok(KnownSnapshot::Kept(cell));
+        }
+        // A name belongs to one that is kept; what has ended has only its id.
+        if let Ok(id) = id_or_name.parse::<SnapshotId>() {
+            let record = self.journal().snapshot(account, &id).await.map_err(|e| crate::errors::journal(&e))?;
+            if let Some(record) = record {
+                return Ok(KnownSnapshot::Ended(Box::new(records::snapshot(&record)?.0)));
+            }
+        }
+        let shown: String = id_or_name.chars().take(80).collect();
+        Err(Error::new(ErrorCode::SnapshotNotFound, format!("there is no snapshot {shown:?}"))
+            .remedy("list them with: remuda snapshot ls"))
+    }
+
+    /// A snapshot by id or name whose bytes are kept.
+    pub(crate) async fn kept_snapshot(&self, account: &Account, id_or_name: &str) -> Result<Arc<SnapshotCell>, Error> {
+        match self.known_snapshot(account, id_or_name).await? {
+            KnownSnapshot::Kept(cell) => Ok(cell),
+            KnownSnapshot::Ended(shown) => {
+                let message = format!("snapshot {} is {}, not active", shown.id, shown.state);
+                Err(Error::new(ErrorCode::SnapshotNotActive, message))
+            }
+        }
     }
 
     /// Refuses work that would outlive a server that is ending.
@@ -130,9 +263,9 @@ impl Platform {
     /// they have it open.
     pub(crate) async fn drop_memory(&self, cell: &SnapshotCell) -> u64 {
         {
-            let mut inner = cell.inner();
-            inner.memory = None;
-            inner.shown.memory_kept = false;
+            let doc = &mut cell.inner().doc;
+            doc.memory = None;
+            doc.shown.memory_kept = false;
         }
         self.remove_bytes(self.engine().dirs().memory(&cell.id)).await
     }
@@ -140,16 +273,25 @@ impl Platform {
     /// Removes layers that nothing stands on, and returns how many bytes that freed.
     pub(crate) async fn collect(&self) -> u64 {
         let mut freed = 0;
-        let unused: Vec<_> = {
+        let (abandoned, unused) = {
             let tables = self.registry().tables();
-            for snapshot in tables.abandoned_by_forks() {
-                snapshot.inner().shown.state = SnapshotState::Deleted;
+            let abandoned = tables.abandoned_by_forks();
+            for snapshot in &abandoned {
+                snapshot.inner().doc.shown.state = SnapshotState::Deleted;
             }
             let used = tables.layers_in_use();
-            tables.snapshots().into_iter().filter(|s| !used.contains(&s.id)).map(|s| s.id.clone()).collect()
+            let unused = tables.snapshots().into_iter().filter(|s| !used.contains(&s.id));
+            (abandoned, unused.map(|s| s.id.clone()).collect::<Vec<_>>())
         };
-        for id in unused {
-            freed += self.remove_bytes(self.engine().dirs().layer(&id)).await;
+        // Nobody waits for it: what a crash takes back is found to be abandoned once more.
+        let gone = abandoned.iter().filter_map(|s| s.doc().change().ok()).collect();
+        if !abandoned.is_empty()
+            && let Err(e) = self.journal().apply_soon(gone).await.map(drop)
+        {
+            tracing::error!("the end of a fork's snapshot is not written down: {e}");
+        }
+        for id in &unused {
+            freed += self.remove_bytes(self.engine().dirs().layer(id)).await;
         }
         freed
     }
@@ -163,12 +305,4 @@ impl Platform {
             }
         }
     }
-}
-
-/// Runs work to its end also when whoever asked for it goes away: half a creation is worth nothing to anyone.
-async fn detached<T: Send + 'static>(
-    work: impl Future<Output = Result<T, Error>> + Send + 'static,
-) -> Result<T, Error> {
-    let failed = |e| Error::new(ErrorCode::Internal, "the operation ended unexpectedly").cause(e);
-    tokio::spawn(work).await.map_err(failed)?
 }

@@ -1,27 +1,54 @@
 //! Calls about sandboxes: made, looked at, paused, resumed, ended.
 
+use remuda_journal::{Paging, SandboxFilter, Whose};
 use remuda_types::wire::{CreateSandbox, Removal, Sandbox};
 use remuda_types::{Error, SandboxId};
 
-use super::{Platform, detached};
+use super::Platform;
 use crate::caller::Caller;
-use crate::operations::{create, remove};
+use crate::operation::{Answered, Call, operate};
+use crate::operations::create::Create;
+use crate::operations::halt::{Pause, Resume};
+use crate::operations::remove::Remove;
+use crate::records;
 
 impl Platform {
     /// Makes a sandbox from the base image; it runs when this returns.
     ///
     /// # Errors
     /// `invalid_request`, `slot_in_use`, `limit_reached`, `engine_failed`, `disk_full`, `shutting_down`.
-    pub async fn create(&self, caller: &Caller, request: CreateSandbox) -> Result<Sandbox, Error> {
-        let (this, caller) = (self.clone(), caller.clone());
-        detached(async move { create::create(&this, &caller, request).await }).await
+    pub async fn create(&self, call: &Call, request: CreateSandbox) -> Answered<Sandbox> {
+        operate(self, call, Create { request }).await
     }
 
-    /// Sandboxes, by creation; ended ones too where asked for.
-    pub async fn list(&self, caller: &Caller, include_ended: bool) -> Vec<Sandbox> {
+    /// Sandboxes, by creation; ended ones too where asked for, as far as they are on record.
+    ///
+    /// # Errors
+    /// `journal_failed` when ended ones can't be read.
+    pub async fn list(&self, caller: &Caller, include_ended: bool) -> Result<Vec<Sandbox>, Error> {
         let cells = self.registry().tables().sandboxes();
         let own = cells.iter().filter(|c| c.account == caller.account);
-        own.filter(|c| include_ended || !c.is_over()).map(|c| c.show()).collect()
+        let mut all: Vec<Sandbox> = own.filter(|c| include_ended || !c.is_over()).map(|c| c.show()).collect();
+        if include_ended {
+            let filter = SandboxFilter { include_ended: true, ..SandboxFilter::default() };
+            let mut paging = Paging::first();
+            loop {
+                let page = self.journal().sandboxes(Whose::Of(&caller.account), filter.clone(), paging).await;
+                let page = page.map_err(|e| crate::errors::journal(&e))?;
+                // The living were told above; one that was admitted since then comes with the next call.
+                for record in page.items.iter().filter(|record| record.ended_at_ms.is_some()) {
+                    if !all.iter().any(|told| told.uid == record.uid) {
+                        all.push(records::sandbox(record)?);
+                    }
+                }
+                match page.next {
+                    Some(next) => paging = Paging::after(next),
+                    None => break,
+                }
+            }
+            all.sort_by(|a, b| (a.id.generation, &a.id.slot).cmp(&(b.id.generation, &b.id.slot)));
+        }
+        Ok(all)
     }
 
     /// A living sandbox.
@@ -36,28 +63,23 @@ impl Platform {
     ///
     /// # Errors
     /// `sandbox_not_found`, `engine_failed`.
-    pub async fn remove(&self, caller: &Caller, id: &SandboxId) -> Result<Removal, Error> {
-        let (this, caller, id) = (self.clone(), caller.clone(), id.clone());
-        detached(async move { remove::remove(&this, &caller, &id).await }).await
+    pub async fn remove(&self, call: &Call, id: &SandboxId) -> Answered<Removal> {
+        operate(self, call, Remove { id: id.clone() }).await
     }
 
     /// Halts every process of a sandbox; they keep their memory.
     ///
     /// # Errors
     /// `sandbox_not_found`, `generation_gone`, `wrong_state`, `snapshot_in_progress`.
-    pub async fn pause(&self, caller: &Caller, id: &SandboxId) -> Result<Sandbox, Error> {
-        let cell = self.living(&caller.account, id).await?;
-        cell.driver()?.pause().await?;
-        Ok(cell.show())
+    pub async fn pause(&self, call: &Call, id: &SandboxId) -> Answered<Sandbox> {
+        operate(self, call, Pause { id: id.clone() }).await
     }
 
     /// Lets a paused sandbox go on.
     ///
     /// # Errors
     /// As for [`Platform::pause`].
-    pub async fn resume(&self, caller: &Caller, id: &SandboxId) -> Result<Sandbox, Error> {
-        let cell = self.living(&caller.account, id).await?;
-        cell.driver()?.resume().await?;
-        Ok(cell.show())
+    pub async fn resume(&self, call: &Call, id: &SandboxId) -> Answered<Sandbox> {
+        operate(self, call, Resume { id: id.clone() }).await
     }
 }

@@ -1,13 +1,20 @@
 //! Calls about snapshots: captured, looked at, removed, forked, restored.
 
-use remuda_types::wire::{
-    CreateSnapshot, Fork, ForkSandbox, RemovalResult, RestoreSnapshot, Sandbox, Snapshot, SnapshotRemoval,
-};
-use remuda_types::{Error, ErrorCode, SandboxId, SnapshotState};
+use std::time::Instant;
 
-use super::{Platform, detached};
+use remuda_journal::{Paging, SnapshotFilter, Whose};
+use remuda_types::SandboxId;
+use remuda_types::wire::{CreateSnapshot, Fork, ForkSandbox, RestoreSnapshot, Sandbox, Snapshot, SnapshotRemoval};
+use remuda_types::{Error, SnapshotState};
+
+use super::{KnownSnapshot, Platform};
 use crate::caller::Caller;
-use crate::operations::{capture, fork, restore};
+use crate::operation::{Answered, Call, operate};
+use crate::operations::capture::Take;
+use crate::operations::fork::ForkOnce;
+use crate::operations::remove_snapshot::RemoveSnapshot;
+use crate::operations::restore::Restore;
+use crate::records;
 
 impl Platform {
     /// Captures a sandbox; the snapshot is active when this returns.
@@ -15,16 +22,38 @@ impl Platform {
     /// # Errors
     /// `snapshot_in_progress`, `snapshot_name_taken`, `checkpoint_refused`, `disk_full`, `too_large`. The source goes
     /// on in every case.
-    pub async fn capture(&self, caller: &Caller, id: &SandboxId, request: CreateSnapshot) -> Result<Snapshot, Error> {
-        capture::snapshot(self, caller, id, request).await
+    pub async fn capture(&self, call: &Call, id: &SandboxId, request: CreateSnapshot) -> Answered<Snapshot> {
+        operate(self, call, Take { source: id.clone(), request }).await
     }
 
-    /// Snapshots, oldest first; deleted and failed ones too where asked for.
-    pub async fn snapshots(&self, caller: &Caller, include_deleted: bool) -> Vec<Snapshot> {
-        let all = self.registry().tables().snapshots();
-        let own = all.iter().filter(|s| s.account == caller.account);
+    /// Snapshots, oldest first; deleted and failed ones too where asked for, as far as they are on record.
+    ///
+    /// # Errors
+    /// `journal_failed` when those can't be read.
+    pub async fn snapshots(&self, caller: &Caller, include_deleted: bool) -> Result<Vec<Snapshot>, Error> {
+        let cells = self.registry().tables().snapshots();
+        let own = cells.iter().filter(|s| s.account == caller.account);
         let ended = |s: &Snapshot| matches!(s.state, SnapshotState::Deleted | SnapshotState::Failed);
-        own.map(|s| s.show()).filter(|s| include_deleted || !ended(s)).collect()
+        let mut all: Vec<Snapshot> = own.map(|s| s.show()).filter(|s| include_deleted || !ended(s)).collect();
+        if include_deleted {
+            let filter = SnapshotFilter { include_ended: true, ..SnapshotFilter::default() };
+            let mut paging = Paging::first();
+            loop {
+                let page = self.journal().snapshots(Whose::Of(&caller.account), filter.clone(), paging).await;
+                let page = page.map_err(|e| crate::errors::journal(&e))?;
+                for record in page.items.iter().filter(|record| record.ended_at_ms.is_some()) {
+                    if !all.iter().any(|told| told.id == record.id) {
+                        all.push(records::snapshot(record)?.0);
+                    }
+                }
+                match page.next {
+                    Some(next) => paging = Paging::after(next),
+                    None => break,
+                }
+            }
+            all.sort_by(|a, b| (a.created_at_ms, &a.id).cmp(&(b.created_at_ms, &b.id)));
+        }
+        Ok(all)
     }
 
     /// A snapshot by id or name.
@@ -32,44 +61,19 @@ impl Platform {
     /// # Errors
     /// `snapshot_not_found`.
     pub async fn snapshot(&self, caller: &Caller, id_or_name: &str) -> Result<Snapshot, Error> {
-        self.registry().tables().snapshot(&caller.account, id_or_name).map(|s| s.show())
+        Ok(match self.known_snapshot(&caller.account, id_or_name).await? {
+            KnownSnapshot::Kept(cell) => cell.show(),
+            KnownSnapshot::Ended(shown) => *shown,
+        })
     }
 
-    /// Removes a snapshot. Repeating it is fine and says so. Sandboxes restored from it go on, and its layer stays as long as something stands on it.
+    /// Removes a snapshot. Repeating it is fine and says so. Sandboxes restored from it go on, and its layer stays as
+    /// long as something stands on it.
     ///
     /// # Errors
     /// `snapshot_not_found`; `wrong_state` while it is captured.
-    pub async fn remove_snapshot(&self, caller: &Caller, id_or_name: &str) -> Result<SnapshotRemoval, Error> {
-        let cell = self.registry().tables().snapshot(&caller.account, id_or_name)?;
-        {
-            let mut inner = cell.inner();
-            match inner.shown.state {
-                // A fork's own may still be under verification, which then finds it deleted.
-                SnapshotState::Active | SnapshotState::Verifying => inner.shown.state = SnapshotState::Deleted,
-                SnapshotState::Deleted | SnapshotState::Failed => {
-                    return Ok(SnapshotRemoval {
-                        id: cell.id.clone(),
-                        result: RemovalResult::AlreadyAbsent,
-                        bytes_reclaimed: 0,
-                        bytes_still_referenced: 0,
-                    });
-                }
-                state => {
-                    let message = format!("snapshot {} is {state}; it can be removed when it is active", cell.id);
-                    return Err(Error::new(ErrorCode::WrongState, message).remedy("try again in a moment"));
-                }
-            }
-        }
-        let of_memory = self.drop_memory(&cell).await;
-        let of_layers = self.collect().await;
-        let layer = self.engine().dirs().layer(&cell.id);
-        let left = tokio::task::spawn_blocking(move || remuda_engine::disk_usage(&layer)).await.unwrap_or(0);
-        Ok(SnapshotRemoval {
-            id: cell.id.clone(),
-            result: RemovalResult::Removed,
-            bytes_reclaimed: of_memory + of_layers,
-            bytes_still_referenced: left,
-        })
+    pub async fn remove_snapshot(&self, call: &Call, id_or_name: &str) -> Answered<SnapshotRemoval> {
+        operate(self, call, RemoveSnapshot { snapshot: id_or_name.to_owned() }).await
     }
 
     /// Captures once and starts branches from it in parallel.
@@ -77,17 +81,15 @@ impl Platform {
     /// # Errors
     /// As for [`Platform::capture`], and `limit_reached` with figures when memory does not suffice. A branch that
     /// fails is told in its place and is no error of the fork.
-    pub async fn fork(&self, caller: &Caller, id: &SandboxId, request: ForkSandbox) -> Result<Fork, Error> {
-        let (this, caller, id) = (self.clone(), caller.clone(), id.clone());
-        detached(async move { fork::fork(&this, &caller, &id, request).await }).await
+    pub async fn fork(&self, call: &Call, id: &SandboxId, request: ForkSandbox) -> Answered<Fork> {
+        operate(self, call, ForkOnce { source: id.clone(), request, start: Instant::now() }).await
     }
 
     /// One sandbox from a snapshot.
     ///
     /// # Errors
     /// `snapshot_not_found`, `snapshot_not_active`, `snapshot_damaged`, `engine_mismatch`, `launch_failed`.
-    pub async fn restore(&self, caller: &Caller, id_or_name: &str, request: RestoreSnapshot) -> Result<Sandbox, Error> {
-        let (this, caller, name) = (self.clone(), caller.clone(), id_or_name.to_owned());
-        detached(async move { restore::restore(&this, &caller, &name, request).await }).await
+    pub async fn restore(&self, call: &Call, id_or_name: &str, request: RestoreSnapshot) -> Answered<Sandbox> {
+        operate(self, call, Restore { snapshot: id_or_name.to_owned(), request }).await
     }
 }

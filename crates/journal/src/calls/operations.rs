@@ -26,6 +26,23 @@ impl Journal {
         self.write(Purpose::Begin, move |tx| operations::admit(tx, &admission, &request, key_ms)).await
     }
 
+    /// How a call with this key would be received, if the key is known: so that a repeated call is answered before it is
+    /// judged by how things stand now. None where the key is new; [`Journal::admit`] then decides.
+    ///
+    /// # Errors
+    /// The key was cancelled; the request has no canonical form; reading fails.
+    pub async fn received(
+        &self,
+        account: &Account,
+        scope: &Scope,
+        key: &Key,
+        request: &Value,
+    ) -> Result<Option<Admitted>, JournalError> {
+        let request = Canonical::of(request)?;
+        let (account, scope, key) = (account.clone(), scope.clone(), key.clone());
+        self.read(move |db| operations::known(db, &account, &scope, &key, &request)).await
+    }
+
     /// Journals a step and applies changes with it. A step of that name that was journaled before stays as it was, and
     /// its changes are not applied again: repeating is safe.
     ///

@@ -34,17 +34,10 @@ pub(crate) fn admit(
     key_retention_ms: i64,
 ) -> Result<Admitted, JournalError> {
     let Admission { account, scope, key, now_ms, reservation, .. } = admission;
-    if let Some(key) = key {
-        if let Some(found) = of_key(tx, account, scope, key)? {
-            return Ok(received(found.operation, found.fingerprint == request.fingerprint));
-        }
-        match tombstones::of_key(tx, account, scope, key)? {
-            Some(Tombstone::Cancelled) => return Err(Refusal::Cancelled(key.clone()).into()),
-            Some(Tombstone::Ended(operation, fingerprint)) => {
-                return Ok(received(*operation, fingerprint == request.fingerprint));
-            }
-            None => {}
-        }
+    if let Some(key) = key
+        && let Some(known) = known(tx, account, scope, key, request)?
+    {
+        return Ok(known);
     }
     if reservation.holds.len() + reservation.counts.len() > QUOTAS_MAX {
         let current = (reservation.holds.len() + reservation.counts.len()) as u64;
@@ -105,6 +98,26 @@ pub(crate) fn admit(
         outcome: None,
         evicted: false,
     }))
+}
+
+/// How a call is received whose key is known.
+pub(crate) fn known(
+    db: &Db<'_>,
+    account: &Account,
+    scope: &Scope,
+    key: &Key,
+    request: &Canonical,
+) -> Result<Option<Admitted>, JournalError> {
+    if let Some(found) = of_key(db, account, scope, key)? {
+        return Ok(Some(received(found.operation, found.fingerprint == request.fingerprint)));
+    }
+    match tombstones::of_key(db, account, scope, key)? {
+        Some(Tombstone::Cancelled) => Err(Refusal::Cancelled(key.clone()).into()),
+        Some(Tombstone::Ended(operation, fingerprint)) => {
+            Ok(Some(received(*operation, fingerprint == request.fingerprint)))
+        }
+        None => Ok(None),
+    }
 }
 
 fn received(operation: Operation, same_request: bool) -> Admitted {

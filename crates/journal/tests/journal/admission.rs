@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use remuda_journal::*;
 use remuda_types::{Generation, OperationState, SandboxState, SnapshotState, Uid};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::world::*;
 
@@ -19,6 +19,13 @@ async fn a_key_has_one_outcome() {
 
     let Admitted::InFlight(found) = journal.admit(again()).await.unwrap() else { panic!() };
     assert_eq!(found, operation);
+    // The same is told without an admission.
+    let received = async |key: &str, request: Value| {
+        journal.received(&first.account, &first.scope, &crate::world::key(key), &request).await.unwrap()
+    };
+    assert_eq!(received("k", first.request.clone()).await, Some(Admitted::InFlight(operation.clone())));
+    assert_eq!(received("k", json!({ "slot": "c2" })).await, Some(Admitted::Conflict(operation.clone())));
+    assert_eq!(received("other", first.request.clone()).await, None);
     let mut other = again();
     other.request = json!({ "slot": "c2" });
     assert!(matches!(journal.admit(other.clone()).await.unwrap(), Admitted::Conflict(found) if found == operation));

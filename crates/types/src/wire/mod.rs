@@ -3,12 +3,14 @@
 
 mod execution;
 mod file;
+mod operation;
 mod sandbox;
 mod server;
 mod snapshot;
 
 pub use execution::*;
 pub use file::*;
+pub use operation::*;
 pub use sandbox::*;
 pub use server::*;
 pub use snapshot::*;

@@ -1,0 +1,93 @@
+//! raise: what create, restore and every branch of a fork have in common once their sandbox is admitted: build → fill or
+//! start → bind → launch → running. Also how recovery takes up one that was interrupted.
+
+use std::sync::Arc;
+
+use remuda_journal::{Change, Holder, SandboxChange};
+use remuda_types::wire::Sandbox;
+use remuda_types::{Error, ErrorCode, SandboxState};
+
+use crate::boot::{Life, boot};
+use crate::clock::now_unix_ms;
+use crate::driver::Status;
+use crate::operation::{Ended, Work};
+use crate::operations::create::Plan;
+use crate::operations::restore::Reading;
+use crate::operations::{launch, remove};
+use crate::platform::Platform;
+use crate::records::SandboxRecords;
+use crate::registry::SandboxCell;
+
+/// What a sandbox is raised from.
+pub(crate) enum Source {
+    /// The base image.
+    Image,
+    /// A snapshot, which is kept for as long as it is read.
+    Snapshot(Reading),
+}
+
+/// Raises a sandbox that has just been admitted.
+pub(crate) async fn planned(platform: &Platform, work: &Work, plan: Plan, source: Source) -> Ended<Sandbox> {
+    let Plan { room, uid, labels, spec, layers } = plan;
+    let Some(id) = work.reserved.sandbox.clone() else {
+        return Ended::failed(Error::new(ErrorCode::Internal, "a sandbox was admitted without an id"), Vec::new());
+    };
+    let records = SandboxRecords { journal: platform.journal().clone(), account: work.account.clone(), uid };
+    let cell = SandboxCell::new(id, records, labels, spec, layers, Status::starting());
+    platform.registry().tables().add_sandbox(cell.clone());
+    drop(room);
+    raise(platform, &cell, source).await
+}
+
+/// Raises a sandbox that is in the registry. On failure nothing of it is left but its record, which says why.
+pub(crate) async fn raise(platform: &Platform, cell: &Arc<SandboxCell>, source: Source) -> Ended<Sandbox> {
+    match come_up(platform, cell, source).await {
+        Ok(()) => {
+            let mut change = SandboxChange::of(&cell.uid);
+            // A removal may have overtaken it; a death is told by its driver.
+            if cell.state() == SandboxState::Running {
+                change = change.state(SandboxState::Running);
+            }
+            if let Some((live, _)) = cell.running.get() {
+                change = change.host(live.host_facts());
+            }
+            Ended::done(cell.show(), vec![Change::Sandbox(change)])
+        }
+        Err(error) => Ended::failed(error, ended(cell, SandboxState::Failed)).over(cell),
+    }
+}
+
+async fn come_up(platform: &Platform, cell: &Arc<SandboxCell>, source: Source) -> Result<(), Error> {
+    let life = match &source {
+        Source::Image => Life::Fresh { snapshot: None },
+        Source::Snapshot(reading) => match reading.snapshot().memory() {
+            Some((image, carried)) => Life::Restored { snapshot: reading.snapshot().id.clone(), image, carried },
+            None => Life::Fresh { snapshot: Some(reading.snapshot().id.clone()) },
+        },
+    };
+    boot(platform, cell, life).await?;
+    if let Some(recipe) = &cell.spec.launch
+        && let Err(e) = launch::launch(cell, recipe).await
+    {
+        // A sandbox that does not serve is not what was asked for; nothing of it is kept.
+        let why = format!("it never came up: {}", e.message);
+        cell.status.send_modify(|status| {
+            status.reason.get_or_insert(why);
+        });
+        if let Err(cleanup) = remove::end_and_remove(platform, cell).await {
+            tracing::error!("failed to remove {}, whose launch failed: {cleanup}", cell.id);
+        }
+        return Err(e);
+    }
+    Ok(())
+}
+
+/// What is written down of a sandbox that has ended for good: it gives up its slot and all that was held for it.
+pub(crate) fn ended(cell: &SandboxCell, state: SandboxState) -> Vec<Change> {
+    let Status { reason, ended_at_ms, .. } = cell.status.borrow().clone();
+    let change = SandboxChange::of(&cell.uid).state(state).reason(reason);
+    vec![
+        Change::Sandbox(change.ended(ended_at_ms.unwrap_or_else(now_unix_ms))),
+        Change::Release(Holder::from(&cell.uid)),
+    ]
+}
