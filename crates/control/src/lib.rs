@@ -15,6 +15,7 @@ mod records;
 mod recovery;
 mod registry;
 mod stream;
+mod turns;
 
 pub use caller::{ACCOUNT_DEFAULT, Caller};
 pub use operation::{Answered, Call};

@@ -295,6 +295,10 @@ async fn admit<O: Operation>(
     let scope = scope.map_err(|e| Error::new(ErrorCode::Internal, "an operation has no scope").cause(e))?;
     let request = operation.request();
     let journal = platform.journal();
+    let _turn = match &call.key {
+        Some(key) => Some(platform.turns().wait(&account, &scope, key).await),
+        None => None,
+    };
     // Before it is judged: a repeated removal finds nothing to remove, and is still the one that removed it.
     if let Some(key) = &call.key
         && let Some(known) = journal.received(&account, &scope, key, &request).await.map_err(|e| refused(&e))?
@@ -318,7 +322,7 @@ async fn admit<O: Operation>(
     };
     match journal.admit(admission).await.map_err(|e| refused(&e))? {
         Admitted::New(record) => Ok(Received::Begin(plan, Work::on(journal, &record))),
-        // It came in the moment in which this one was judged.
+        // Which only another server could have written.
         known => Ok(Received::Known(Box::new(known))),
     }
 }

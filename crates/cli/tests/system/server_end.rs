@@ -114,8 +114,13 @@ async fn what_a_killed_server_left_is_swept_by_the_next() {
         assert_eq!(fs::read_dir(data_dir.join(place)).unwrap().count(), 0, "{place}");
     }
     let all = SandboxFilter { include_ended: true, ..SandboxFilter::default() };
-    assert_eq!(next.client.list_sandboxes(&all).await.unwrap(), [], "it knows nothing of them and shows nothing");
-    assert_eq!(next.client.snapshots(true).await.unwrap(), []);
+    assert_eq!(next.client.list_sandboxes(&SandboxFilter::default()).await.unwrap(), []);
+    let ended = next.client.list_sandboxes(&all).await.unwrap();
+    for sandbox in &sandboxes {
+        let record = ended.iter().find(|record| record.id == sandbox.id).unwrap();
+        assert!(record.ended_at_ms.is_some() && record.state == SandboxState::Gone, "{record:?}");
+    }
+    assert_eq!(next.client.snapshots(false).await.unwrap(), []);
     let fresh = next.create().await;
     assert_eq!(next.sh(&fresh.id, "echo serves").await, "serves");
     let snapshot = next.client.snapshot(&fresh.id, &CreateSnapshot::default()).await.unwrap();

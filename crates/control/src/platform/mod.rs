@@ -23,6 +23,7 @@ use crate::operations::remove;
 use crate::records;
 use crate::recovery;
 use crate::registry::{Registry, SandboxCell, SnapshotCell};
+use crate::turns::Turns;
 
 /// What a platform is opened with.
 #[derive(Debug, Clone)]
@@ -47,6 +48,7 @@ struct Shared {
     closing: AtomicBool,
     /// Operations, which run to their end whoever waits for them.
     under_way: TaskTracker,
+    turns: Turns,
 }
 
 /// A sandbox that is on record.
@@ -92,6 +94,7 @@ impl Platform {
             registry: Registry::default(),
             closing: AtomicBool::new(false),
             under_way: TaskTracker::new(),
+            turns: Turns::default(),
         };
         let platform = Platform { shared: Arc::new(shared) };
         recovery::recover(&platform).await?;
@@ -135,6 +138,11 @@ impl Platform {
     /// Operations under way, and whatever else must end before the journal is closed.
     pub(crate) fn under_way(&self) -> &TaskTracker {
         &self.shared.under_way
+    }
+
+    /// Keys whose calls are being received.
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.shared.turns
     }
 
     /// The sandbox with that id: living, or ended for good and told as such. Of another account it is unknown.
