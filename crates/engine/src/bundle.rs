@@ -1,4 +1,4 @@
-//! The OCI bundle that `runsc create` reads.
+//! The OCI bundle that runsc's processes read.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ const CAPABILITIES: &[&str] = &[
 ];
 
 /// The bundle's `config.json`. It must be the same for a machine and for every restore of it, but for paths.
-pub(crate) fn config(root: &Path, network: &Path) -> Value {
+pub(crate) fn config(root: &Path) -> Value {
     let tmpfs = |destination: &str, mode: &str| {
         json!({
             "destination": destination,
@@ -72,7 +72,7 @@ pub(crate) fn config(root: &Path, network: &Path) -> Value {
         "linux": {
             "namespaces": [
                 { "type": "pid" },
-                { "type": "network", "path": network },
+                { "type": "network" },
                 { "type": "ipc" },
                 { "type": "uts" },
                 { "type": "mount" },

@@ -21,9 +21,6 @@ use crate::error::{EngineError, Result, Tried};
 const REPLY_BYTES_MAX: usize = 16 << 20;
 /// Longest wait for an answer. A checkpoint of some GiB to a slow disk takes minutes.
 const REPLY_WAIT_MAX: Duration = Duration::from_secs(600);
-/// Between two looks for a socket that is being made. Its file appears before anybody listens on it, and nothing tells
-/// of that but a connection that is taken.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Longest error text that is passed on, in characters.
 const ERROR_CHARS_MAX: usize = 500;
 /// Most descriptors that one call carries.
@@ -48,19 +45,6 @@ impl ControlSocket {
     /// The socket at `path`; nothing is opened yet.
     pub fn new(path: &Path) -> Self {
         ControlSocket { path: path.to_owned() }
-    }
-
-    /// Waits until the socket is listened on. Ends never if it never is: the caller watches who was to listen.
-    pub async fn served(&self) -> Result<()> {
-        loop {
-            match tokio::net::UnixStream::connect(&self.path).await {
-                Ok(_) => return Ok(()),
-                Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-                    tokio::time::sleep(LOOK_EVERY).await;
-                }
-                Err(e) => return Err(e).tried(|| format!("connect to {}", self.path.display())),
-            }
-        }
     }
 
     /// Runs blocking calls off the runtime's own threads.

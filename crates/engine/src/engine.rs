@@ -114,6 +114,7 @@ impl Engine {
             dirs,
             runsc: self.shared.parts.runsc.clone(),
             cgroup,
+            memory_bytes: spec.limits.memory_bytes,
             oom,
             namespaces: namespaces?,
             networks: self.shared.networks.clone(),

@@ -15,7 +15,7 @@ pub enum EngineError {
         #[source]
         source: io::Error,
     },
-    /// `runsc create` failed.
+    /// Its processes could not be started, or ended at once.
     #[error("runsc did not create the sandbox: {why}")]
     Create {
         /// The last lines it wrote.

@@ -15,6 +15,7 @@ mod halt;
 mod host_facts;
 mod image;
 pub mod install;
+mod launch;
 mod layer;
 mod leftovers;
 mod machine;

@@ -1,6 +1,6 @@
 //! One machine: a created sandbox, its control socket, its channel, its processes.
 //!
-//! Everything after `runsc create` goes through the control socket; ends go through pidfds, never through
+//! Everything after its launch goes through the control socket; ends go through pidfds, never through
 //! `runsc delete`, which has killed strangers whose pid was reused.
 
 use std::os::fd::OwnedFd;

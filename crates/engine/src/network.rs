@@ -48,12 +48,19 @@ pub(crate) fn dial_address(uid: &Uid) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(DIAL_NETWORK) | host.max(1))
 }
 
-/// A sandbox's two namespaces, still empty. `runsc create` needs no more than the inner one's path.
+/// A sandbox's two namespaces, still empty.
 #[derive(Debug)]
 pub struct Namespaces {
     inner: OwnedFd,
     /// The namespace that the server dials from.
     pub outer: OwnedFd,
+}
+
+impl Namespaces {
+    /// The namespace that the sentry is started in.
+    pub(crate) fn inner(&self) -> &OwnedFd {
+        &self.inner
+    }
 }
 
 enum Order {
