@@ -21,6 +21,8 @@ use crate::error::{EngineError, Result, Tried};
 const REPLY_BYTES_MAX: usize = 16 << 20;
 /// Longest wait for an answer. A checkpoint of some GiB to a slow disk takes minutes.
 const REPLY_WAIT_MAX: Duration = Duration::from_secs(600);
+/// Between two looks at whether somebody is still connected.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Longest error text that is passed on, in characters.
 const ERROR_CHARS_MAX: usize = 500;
 /// Most descriptors that one call carries.
