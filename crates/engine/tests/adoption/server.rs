@@ -50,6 +50,12 @@ impl World {
         engine(self.dir.path())
     }
 
+    /// The data directory.
+    #[allow(dead_code, reason = "not every test that has this module asks for it")]
+    pub fn data(&self) -> std::path::PathBuf {
+        self.dir.path().join("data")
+    }
+
     /// Takes the machine over, which must live.
     pub async fn adopt(&self, engine: &Engine, facts: &HostFacts) -> Survivor {
         match tokio::time::timeout(PATIENCE, engine.adopt(&self.uid, facts)).await.unwrap().unwrap() {
