@@ -10,7 +10,8 @@ pub(super) const READY: u8 = 0xff;
 
 /// Capabilities that serve files of every owner: what the gofer needs, and the sentry, which opens files by descriptors
 /// that the gofer gave it. Numbers of `linux/capability.h`.
-const OF_FILES: u64 = 1 << CAP_CHOWN | 1 << CAP_DAC_OVERRIDE | 1 << CAP_DAC_READ_SEARCH | 1 << CAP_FOWNER | 1 << CAP_FSETID;
+const OF_FILES: u64 =
+    1 << CAP_CHOWN | 1 << CAP_DAC_OVERRIDE | 1 << CAP_DAC_READ_SEARCH | 1 << CAP_FOWNER | 1 << CAP_FSETID;
 const CAP_CHOWN: u32 = 0;
 const CAP_DAC_OVERRIDE: u32 = 1;
 const CAP_DAC_READ_SEARCH: u32 = 2;

@@ -51,7 +51,7 @@ pub(crate) struct Launch<'a> {
     pub(crate) cgroup: &'a Cgroup,
     /// The network namespace with its `eth0`.
     pub(crate) network: BorrowedFd<'a>,
-    /// What the guest is told it has, in bytes.
+    /// What the guest is told it has, in bytes; as on any Linux, a tmpfs in it holds half of that.
     pub(crate) memory_bytes: u64,
 }
 

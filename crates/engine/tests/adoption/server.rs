@@ -21,13 +21,13 @@ use tokio::io::AsyncWriteExt;
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Tells the executable that it is to be a server, and on which directory.
 const DIRECTORY: &str = "REMUDA_TEST_SERVER_DIRECTORY";
-const LIMITS: Limits = Limits { memory_bytes: 256 << 20, cpus: 2 };
+const LIMITS: Limits = Limits { memory_bytes: 512 << 20, cpus: 2 };
 
 /// The program inside: counts the lines it is sent, so that a count that goes on is memory that was kept. `fill` makes
 /// an image that takes a while to write, `eat` takes more memory than there is.
 const PROGRAM: &str = "#!/bin/sh\nn=0\nwhile read -r line; do\n  n=$((n+1))\n  case $line in\n    \
                        fill) head -c 150M /dev/urandom > /dev/shm/filled ;;\n    \
-                       eat) head -c 900M /dev/zero > /dev/shm/eaten ;;\n  esac\n  echo \"$n $line\"\ndone\n";
+                       eat) head -c 900M /dev/zero | tail -c 900M > /dev/null ;;\n  esac\n  echo \"$n $line\"\ndone\n";
 
 /// A data directory, and whatever the machine's cache has.
 pub struct World {
