@@ -44,6 +44,8 @@ codes! {
     IdempotencyKeyUnsupported = "idempotency_key_unsupported", 400;
     /// No credential, or a wrong one.
     Unauthorized = "unauthorized", 401;
+    /// The access key does not allow this; what it lacks is named.
+    Forbidden = "forbidden", 403;
     /// The guest's user may not do this to this path.
     PermissionDenied = "permission_denied", 403;
     /// No such route.
@@ -56,6 +58,8 @@ codes! {
     ExecutionNotFound = "execution_not_found", 404;
     /// No such operation, or it is no longer on record.
     OperationNotFound = "operation_not_found", 404;
+    /// No such access key in this account.
+    AccessKeyNotFound = "access_key_not_found", 404;
     /// No such path in the guest.
     FileNotFound = "file_not_found", 404;
     /// The route exists, the method does not.

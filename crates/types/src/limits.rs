@@ -40,6 +40,14 @@ pub const MEMORY_MIB_DEFAULT: u32 = 2048;
 pub const MEMORY_MIB_MIN: u32 = 128;
 /// Most memory a sandbox may ask for, in MiB.
 pub const MEMORY_MIB_MAX: u32 = 65_536;
+/// Private files that a sandbox may hold by default, in bytes: it is paused where it holds more.
+pub const DISK_BYTES_DEFAULT: u64 = 8 << 30;
+/// Access keys that one account may have on record, also revoked and expired ones.
+pub const ACCESS_KEYS_MAX: usize = 2_000;
+/// Longest life of an access key that expires, in milliseconds: ten years.
+pub const ACCESS_KEY_LIFE_MS_MAX: u64 = 10 * 365 * 86_400_000;
+/// Accounts of one server.
+pub const ACCOUNTS_MAX: usize = 10_000;
 /// Processors of a sandbox by default.
 pub const CPUS_DEFAULT: u32 = 2;
 /// Guest processes of a sandbox by default (`RLIMIT_NPROC` of its non-root users).

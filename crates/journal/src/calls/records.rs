@@ -9,10 +9,10 @@ use crate::error::JournalError;
 use crate::journal::Journal;
 use crate::limits::PAGE_MAX;
 use crate::model::{
-    AccessKey, ExecutionRecord, Held, Holder, PageOf, Paging, Preview, Receipt, SandboxFilter, SandboxRecord,
-    SnapshotFilter, SnapshotRecord, Used, Whose,
+    AccessKey, AccountRecord, ExecutionRecord, Held, Holder, PageOf, Paging, Preview, Receipt, SandboxFilter,
+    SandboxRecord, SnapshotFilter, SnapshotRecord, Used, Whose,
 };
-use crate::store::{access, executions, quotas, receipts, sandboxes, snapshots};
+use crate::store::{access, accounts, executions, quotas, receipts, sandboxes, snapshots};
 
 /// Whose records, as a call carries it to another thread.
 fn owned(whose: Whose<'_>) -> Option<Account> {
@@ -188,6 +188,14 @@ impl Journal {
     pub async fn access_keys(&self, whose: Whose<'_>, paging: Paging) -> Result<PageOf<AccessKey>, JournalError> {
         let whose = owned(whose);
         self.read(move |db| access::keys(db, borrowed(&whose), &paging)).await
+    }
+
+    /// Accounts that were made on purpose, by name: at most a page after the last one that was seen.
+    ///
+    /// # Errors
+    /// Reading fails.
+    pub async fn accounts(&self, after: Option<Account>) -> Result<Vec<AccountRecord>, JournalError> {
+        self.read(move |db| accounts::list(db, after.as_ref())).await
     }
 
     /// A receipt.

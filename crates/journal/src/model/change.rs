@@ -3,7 +3,8 @@
 use remuda_types::{Account, ExecutionId};
 
 use super::{
-    AccessKey, ExecutionRecord, Hold, Holder, NewEvent, NewSnapshot, Preview, Receipt, SandboxChange, SnapshotChange,
+    AccessKey, AccountRecord, ExecutionRecord, Hold, Holder, NewEvent, NewSnapshot, Preview, Receipt, SandboxChange,
+    SnapshotChange,
 };
 
 /// One change. All changes of a call are applied in their order, all or none.
@@ -33,6 +34,8 @@ pub enum Change {
     Preview(Preview),
     /// An access key, whole.
     AccessKey(AccessKey),
+    /// An account, whole; the time of its making stays.
+    Account(AccountRecord),
     /// A receipt, whole.
     Receipt(Receipt),
     /// Something happened.

@@ -1,6 +1,7 @@
 //! What the journal keeps, as plain data. Nothing in here may know how it is stored.
 
 mod access;
+mod account;
 mod admission;
 mod change;
 mod event;
@@ -13,6 +14,7 @@ mod sandbox;
 mod snapshot;
 
 pub use access::{AccessKey, Preview};
+pub use account::AccountRecord;
 pub use admission::{Admission, Admitted, Forbidden, NewExecution, NewSandbox, NewSnapshot, Reservation};
 pub use change::Change;
 pub use event::{EventPage, EventRecord, NewEvent};

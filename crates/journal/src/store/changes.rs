@@ -3,7 +3,7 @@
 use crate::error::{JournalError, Refusal};
 use crate::limits::CHANGES_MAX;
 use crate::model::{Change, Operation};
-use crate::store::{Tx, access, events, executions, quotas, receipts, sandboxes, snapshots};
+use crate::store::{Tx, access, accounts, events, executions, quotas, receipts, sandboxes, snapshots};
 
 /// Applies all of them; `within` is the operation they belong to.
 pub(crate) fn apply(tx: &Tx<'_>, within: Option<&Operation>, changes: &[Change]) -> Result<(), JournalError> {
@@ -27,6 +27,7 @@ fn apply_one(tx: &Tx<'_>, within: Option<&Operation>, change: &Change) -> Result
         Change::ForgetExecution { id, now_ms } => executions::forget(tx, id, *now_ms),
         Change::Preview(preview) => access::write_preview(tx, preview),
         Change::AccessKey(key) => access::write_key(tx, key),
+        Change::Account(account) => accounts::write(tx, account),
         Change::Receipt(receipt) => receipts::write(tx, receipt),
         Change::Event(event) => events::write(tx, event).map(drop),
         Change::Hold(account, hold) => quotas::hold(tx, account, hold),

@@ -3,6 +3,7 @@
 //! One thread writes ([`writer`]), some only read ([`readers`]). What stands in a table is in the file of its name.
 
 pub(crate) mod access;
+pub(crate) mod accounts;
 pub(crate) mod changes;
 mod db;
 pub(crate) mod events;

@@ -16,7 +16,7 @@ use crate::store::db::is_full;
 /// Ours in the header of the file: "RMDI".
 const APPLICATION_ID: i64 = 0x524d_4449;
 /// The layouts, oldest first; a released one is never changed.
-const LAYOUTS: &[M<'static>] = &[M::up(include_str!("layout_1.sql"))];
+const LAYOUTS: &[M<'static>] = &[M::up(include_str!("layout_1.sql")), M::up(include_str!("layout_2.sql"))];
 /// What every SQLite database begins with.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 /// Statements that a connection keeps prepared.
@@ -235,6 +235,20 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_journal_of_the_first_layout_is_carried_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut old = Connection::open(directory.path().join("journal.db")).unwrap();
+        Migrations::from_slice(&LAYOUTS[..1]).to_latest(&mut old).unwrap();
+        old.execute("INSERT INTO accounts (account, newest_event) VALUES ('main', 7)", []).unwrap();
+        drop(old);
+        let opened = open(directory.path()).unwrap();
+        let row = opened.writer.query_row("SELECT newest_event, created_at, doc FROM accounts", [], |row| {
+            Ok((row.get::<_, i64>(0)?, row.get::<_, Option<i64>>(1)?, row.get::<_, String>(2)?))
+        });
+        assert_eq!(row.unwrap(), (7, None, "null".to_owned()));
+    }
 
     #[test]
     fn each_commit_is_synced_and_the_layouts_are_sound() {

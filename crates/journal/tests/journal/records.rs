@@ -213,6 +213,25 @@ async fn credentials_are_found_by_their_digests_and_stay_revoked() {
 }
 
 #[tokio::test]
+async fn an_account_is_made_once_and_what_is_set_for_it_is_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = open(directory.path());
+    // Events alone make no account.
+    journal.apply(vec![event("a")]).await.unwrap();
+    assert_eq!(journal.accounts(None).await.unwrap(), []);
+    let record = |name: &str, created_at_ms, doc| AccountRecord { account: name.parse().unwrap(), created_at_ms, doc };
+    let set = |record| journal.apply(vec![Change::Account(record)]);
+    set(record("main", NOW, json!(null))).await.unwrap();
+    set(record("alpha", NOW + 1, json!({ "quotas": {} }))).await.unwrap();
+    set(record("main", NOW + 2, json!({ "quotas": { "sandboxes": 3 } }))).await.unwrap();
+    let main = record("main", NOW, json!({ "quotas": { "sandboxes": 3 } }));
+    let all = [record("alpha", NOW + 1, json!({ "quotas": {} })), main.clone()];
+    assert_eq!(journal.accounts(None).await.unwrap(), all);
+    assert_eq!(journal.accounts(Some("alpha".parse().unwrap())).await.unwrap(), [main]);
+    assert_eq!(journal.events(&account(), 0, 0).await.unwrap().newest, 1, "its events go on");
+}
+
+#[tokio::test]
 async fn executions_are_written_soon_and_in_order() {
     let directory = tempfile::tempdir().unwrap();
     let journal = open(directory.path());

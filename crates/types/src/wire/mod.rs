@@ -1,19 +1,23 @@
 //! Requests and answers of the native API under `/v1`. Requests refuse unknown members, so that a misspelt option is
 //! an error and not a silence.
 
+mod access;
 mod execution;
 mod file;
 mod operation;
 mod sandbox;
 mod server;
 mod snapshot;
+mod usage;
 
+pub use access::*;
 pub use execution::*;
 pub use file::*;
 pub use operation::*;
 pub use sandbox::*;
 pub use server::*;
 pub use snapshot::*;
+pub use usage::*;
 
 /// Labels of a sandbox or snapshot; sorted, so that listings are stable.
 pub type Labels = std::collections::BTreeMap<String, String>;
