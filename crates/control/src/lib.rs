@@ -1,5 +1,6 @@
 //! What the platform does: one file per operation, one driver per sandbox. It knows no HTTP, and no caller.
 
+pub mod access;
 mod boot;
 mod caller;
 mod channel;

@@ -1,0 +1,108 @@
+//! What each call of the platform needs. One table, held against the OpenAPI document by a test of the gateway: no
+//! route can be without a line here. Must hold nothing that depends on a request.
+
+use remuda_types::AccessScope;
+use remuda_types::AccessScope::*;
+
+/// What a caller must have for a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// Not even a credential.
+    Nothing,
+    /// A credential, whatever it grants.
+    AnyKey,
+    /// All of these.
+    Scopes(&'static [AccessScope]),
+    /// To be whoever runs the server: no key is enough.
+    Operator,
+}
+
+macro_rules! calls {
+    ($($name:ident $operation:literal $needs:expr;)*) => {
+        /// One kind of call.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[allow(missing_docs, reason = "each is the operation of the API that has its name")]
+        pub enum Call {
+            $($name,)*
+        }
+
+        impl Call {
+            /// Every kind.
+            pub const ALL: &'static [Call] = &[$(Call::$name),*];
+
+            /// Its name in the native API's document.
+            pub fn operation(self) -> &'static str {
+                match self { $(Call::$name => $operation),* }
+            }
+
+            /// What it needs.
+            pub fn needs(self) -> Needs {
+                match self { $(Call::$name => $needs),* }
+            }
+        }
+    };
+}
+
+calls! {
+    Health "health" Needs::Nothing;
+    OpenApi "openapi" Needs::Nothing;
+    Capabilities "capabilities" Needs::AnyKey;
+    WhoAmI "whoami" Needs::AnyKey;
+    CreateSandbox "create_sandbox" Needs::Scopes(&[SandboxesWrite]);
+    ListSandboxes "list_sandboxes" Needs::Scopes(&[SandboxesRead]);
+    ShowSandbox "show_sandbox" Needs::Scopes(&[SandboxesRead]);
+    RemoveSandbox "remove_sandbox" Needs::Scopes(&[SandboxesDelete]);
+    PauseSandbox "pause_sandbox" Needs::Scopes(&[SandboxesWrite]);
+    ResumeSandbox "resume_sandbox" Needs::Scopes(&[SandboxesWrite]);
+    ForkSandbox "fork_sandbox" Needs::Scopes(&[SandboxesWrite]);
+    StartExecution "start_execution" Needs::Scopes(&[Executions]);
+    ListExecutions "list_executions" Needs::Scopes(&[Executions]);
+    ShowExecution "show_execution" Needs::Scopes(&[Executions]);
+    ReadOutput "read_output" Needs::Scopes(&[Executions]);
+    SignalExecution "signal_execution" Needs::Scopes(&[Executions]);
+    CancelExecution "cancel_execution" Needs::Scopes(&[Executions]);
+    ReadFile "read_file" Needs::Scopes(&[Files]);
+    WriteFile "write_file" Needs::Scopes(&[Files]);
+    RemoveFile "remove_file" Needs::Scopes(&[Files]);
+    ListFiles "list_files" Needs::Scopes(&[Files]);
+    StatFile "stat_file" Needs::Scopes(&[Files]);
+    MakeDirectory "make_directory" Needs::Scopes(&[Files]);
+    Port "port" Needs::Scopes(&[Previews]);
+    CreateSnapshot "create_snapshot" Needs::Scopes(&[SnapshotsWrite]);
+    ListSnapshots "list_snapshots" Needs::Scopes(&[SnapshotsRead]);
+    ShowSnapshot "show_snapshot" Needs::Scopes(&[SnapshotsRead]);
+    RemoveSnapshot "remove_snapshot" Needs::Scopes(&[SnapshotsDelete]);
+    // Whoever restores a snapshot reads all that is in it.
+    RestoreSnapshot "restore_snapshot" Needs::Scopes(&[SandboxesWrite, SnapshotsRead]);
+    CreateKey "create_access_key" Needs::Scopes(&[Admin]);
+    ListKeys "list_access_keys" Needs::Scopes(&[Admin]);
+    RevokeKey "revoke_access_key" Needs::Scopes(&[Admin]);
+    ShowUsage "show_usage" Needs::Scopes(&[Usage]);
+    ListAccounts "list_accounts" Needs::Operator;
+    SetAccount "set_account" Needs::Operator;
+}
+
+impl Call {
+    /// The call of an operation in the native API's document.
+    pub fn of_operation(operation: &str) -> Option<Call> {
+        // One handler answers to every method of a port.
+        let operation = if operation.starts_with("port_") { "port" } else { operation };
+        Call::ALL.iter().copied().find(|call| call.operation() == operation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_operation_has_one_line_and_each_scope_opens_something() {
+        for call in Call::ALL {
+            assert_eq!(Call::of_operation(call.operation()), Some(*call));
+        }
+        for scope in AccessScope::ALL {
+            let opens = |call: &Call| matches!(call.needs(), Needs::Scopes(scopes) if scopes.contains(scope));
+            assert!(Call::ALL.iter().any(opens), "{scope} opens nothing");
+        }
+    }
+}
