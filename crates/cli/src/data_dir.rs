@@ -2,15 +2,14 @@
 //! Must never be shared by two servers, nor hold the key itself.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use remuda_gateway::{AccessKey, KeyHash};
 use rustix::fs::FlockOperation;
 
-use crate::failure::{Failure, NEGATIVE, NOT_READY, USAGE};
+use crate::failure::{Failure, NOT_READY, USAGE};
 
 /// Longest path of a unix socket in bytes, without the final zero (Linux `sun_path`).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -47,35 +46,29 @@ impl DataDir {
         &self.path
     }
 
-    /// The hash of its access key; on first use a key is made and given away, this once.
-    pub fn access_key(&self) -> anyhow::Result<(KeyHash, Option<AccessKey>)> {
-        let path = self.path.join("access-key");
+    /// The digest of the only access key, where a server kept it in a file of its own: keys are in the journal now.
+    pub fn old_access_key(&self) -> anyhow::Result<Option<String>> {
+        let path = self.old_access_key_path();
         match fs::read_to_string(&path) {
-            Ok(text) => {
-                let hash = text.trim_end().parse().map_err(|e| {
-                    Failure::new(NEGATIVE, format!("{} is damaged", path.display()))
-                        .cause(e)
-                        .remedy("remove that file; the next start makes a new key and the old one no longer works")
-                })?;
-                Ok((hash, None))
-            }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                let key = AccessKey::generate()?;
-                let hash = key.hash();
-                self.store(&path, &hash.to_string()).with_context(|| format!("failed to write {}", path.display()))?;
-                Ok((hash, Some(key)))
-            }
+            Ok(text) => Ok(Some(text)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e).with_context(|| format!("failed to read {}", path.display())),
         }
     }
 
-    /// Writes a small private file whole or not at all.
-    fn store(&self, path: &Path, text: &str) -> io::Result<()> {
-        let mut file = tempfile::NamedTempFile::new_in(&self.path)?;
-        writeln!(file, "{text}")?;
-        file.as_file().sync_all()?;
-        file.persist(path)?;
-        File::open(&self.path)?.sync_all()
+    /// Removes that file, once the journal has what it said.
+    pub fn forget_old_access_key(&self) -> anyhow::Result<()> {
+        let path = self.old_access_key_path();
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(e).with_context(|| format!("failed to remove {}", path.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn old_access_key_path(&self) -> PathBuf {
+        self.path.join("access-key")
     }
 }
 
@@ -134,22 +127,6 @@ mod tests {
         assert!(refused.to_string().contains("another server uses"), "{refused}");
         drop(first);
         DataDir::claim(&path).unwrap();
-    }
-
-    #[test]
-    fn the_key_is_made_once_and_only_its_hash_is_kept() {
-        let temp = tempfile::tempdir().unwrap();
-        let data = DataDir::claim(temp.path()).unwrap();
-        let (hash, key) = data.access_key().unwrap();
-        let file = temp.path().join("access-key");
-        let stored = fs::read_to_string(&file).unwrap();
-        assert_eq!(mode(&file), 0o600);
-        assert!(!stored.contains(&key.unwrap().reveal()[4..]));
-        let (again, none) = data.access_key().unwrap();
-        assert!(none.is_none());
-        assert_eq!(hash.to_string(), again.to_string());
-        fs::write(&file, "nonsense").unwrap();
-        assert!(data.access_key().is_err());
     }
 
     #[test]

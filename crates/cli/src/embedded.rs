@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use remuda_client::Client;
 use remuda_engine::Parts;
+use remuda_types::QuotaLimits;
 use rustix::fs::FlockOperation;
 use tempfile::TempDir;
 
@@ -39,7 +40,7 @@ impl Embedded {
             let data_dir = DataDir::claim(directory.path())?;
             (directory, data_dir)
         };
-        Ok(Embedded { server: LocalServer::start(data_dir, parts, None).await?, directory })
+        Ok(Embedded { server: LocalServer::start(data_dir, parts, QuotaLimits::default(), None).await?, directory })
     }
 
     /// A client of it.
@@ -99,7 +100,7 @@ async fn sweep(root: &Path, parts: &Parts) {
         let Ok(data_dir) = DataDir::claim(&path) else { continue };
         let swept = async {
             // Opening finds the sandboxes that are left; ending is what every server does with its own.
-            LocalServer::start(data_dir, parts.clone(), None).await?.end().await?;
+            LocalServer::start(data_dir, parts.clone(), QuotaLimits::default(), None).await?.end().await?;
             Ok::<_, anyhow::Error>(fs::remove_dir_all(&path)?)
         };
         if let Err(error) = swept.await {

@@ -7,15 +7,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use anyhow::Context;
+use remuda_control::access::AccessSecret;
 use remuda_control::{Config, Platform};
 use remuda_engine::Parts;
-use remuda_gateway::{KeyHash, serve_tcp, serve_unix};
+use remuda_gateway::{serve_tcp, serve_unix};
+use remuda_types::QuotaLimits;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::data_dir::{DataDir, socket_of};
-use crate::failure::{Failure, NOT_READY};
+use crate::failure::{Failure, NEGATIVE, NOT_READY};
 
 /// A running server.
 pub struct LocalServer {
@@ -27,9 +29,14 @@ pub struct LocalServer {
 
 impl LocalServer {
     /// Starts one on a data directory; on TCP too where a listener is given. It answers when this returns.
-    pub async fn start(data_dir: DataDir, parts: Parts, tcp: Option<(TcpListener, KeyHash)>) -> anyhow::Result<Self> {
+    pub async fn start(
+        data_dir: DataDir,
+        parts: Parts,
+        quotas: QuotaLimits,
+        tcp: Option<TcpListener>,
+    ) -> anyhow::Result<Self> {
         let path = data_dir.path().to_owned();
-        let platform = Platform::open(Config { data_dir: path, parts }).await;
+        let platform = Platform::open(Config { data_dir: path, parts, quotas }).await;
         // Whatever it is that a server can't be opened on: the machine is not ready for it.
         let platform = platform.map_err(|e| Failure::from(&e).exit(NOT_READY))?;
         let socket = socket_of(data_dir.path());
@@ -43,10 +50,26 @@ impl LocalServer {
         };
         let (mut listeners, shutdown) = (JoinSet::new(), CancellationToken::new());
         listeners.spawn(serve_unix(unix, platform.clone(), shutdown.clone()));
-        if let Some((listener, key)) = tcp {
-            listeners.spawn(serve_tcp(listener, platform.clone(), key, shutdown.clone()));
+        if let Some(listener) = tcp {
+            listeners.spawn(serve_tcp(listener, platform.clone(), shutdown.clone()));
         }
         Ok(LocalServer { platform, data_dir, listeners, shutdown })
+    }
+
+    /// The secret of the first access key, on a server's first start and never again.
+    pub async fn first_key(&self) -> anyhow::Result<Option<AccessSecret>> {
+        let old = self.data_dir.old_access_key()?;
+        let first = self.platform.first_key(old.as_deref()).await.map_err(|error| match old {
+            None => anyhow::Error::from(error),
+            Some(_) => Failure::new(NEGATIVE, "the access key of an earlier server could not be taken over")
+                .cause(error)
+                .remedy("remove the file access-key in the data directory, and make a key with: remuda key create")
+                .into(),
+        })?;
+        if old.is_some() {
+            self.data_dir.forget_old_access_key()?;
+        }
+        Ok(first)
     }
 
     /// Where it listens for local clients.

@@ -91,7 +91,7 @@ fn command(words: &[String]) -> String {
     const CHARS_MAX: usize = 60;
     let text = words.join(" ");
     // A guest's text may hold anything; only what is printable reaches the terminal.
-    let mut short: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(CHARS_MAX).collect();
+    let mut short: String = plain(&text).chars().take(CHARS_MAX).collect();
     if text.chars().nth(CHARS_MAX).is_some() {
         short.push('…');
     }
@@ -135,6 +135,16 @@ pub fn snapshot(snapshot: &Snapshot) -> io::Result<()> {
 
 fn labels(labels: &Labels) -> String {
     labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+}
+
+/// A text of somebody else's on one line, without what would steer a terminal.
+pub fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// A moment for people, in UTC.
+pub fn moment(unix_ms: i64) -> String {
+    jiff::Timestamp::from_millisecond(unix_ms).map_or_else(|_| unix_ms.to_string(), |at| format!("{at:.0}"))
 }
 
 /// A size for people.

@@ -14,6 +14,7 @@
 //! # Ok(()) }
 //! ```
 
+mod access;
 mod address;
 mod body;
 mod connection;

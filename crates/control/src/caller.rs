@@ -11,7 +11,7 @@ use std::sync::Arc;
 use remuda_types::wire::Labels;
 use remuda_types::{AccessKeyId, AccessScope, Account, Error, ErrorCode, Narrowing, SandboxId, Slot};
 
-use crate::access::{Call, Needs};
+use crate::access::{Action, Needs};
 
 /// The account of whoever works on the server's own machine, and of the first key.
 pub const ACCOUNT_DEFAULT: &str = "default";
@@ -48,6 +48,11 @@ impl Caller {
         }
     }
 
+    /// The platform itself, which goes on with what was begun in this account.
+    pub(crate) fn platform(account: Account) -> Caller {
+        Caller { account, ..Caller::operator() }
+    }
+
     /// Whoever shows this key.
     pub(crate) fn with_key(account: Account, id: AccessKeyId, rights: Rights) -> Caller {
         Caller { account, access_key: Some(id), rights: Arc::new(rights) }
@@ -77,7 +82,7 @@ impl Caller {
     ///
     /// # Errors
     /// `forbidden`, with the scope that is missing.
-    pub fn may(&self, call: Call) -> Result<(), Error> {
+    pub fn may(&self, call: Action) -> Result<(), Error> {
         match call.needs() {
             Needs::Nothing | Needs::AnyKey => Ok(()),
             Needs::Scopes(scopes) => scopes.iter().try_for_each(|scope| self.require(*scope)),
@@ -103,6 +108,21 @@ impl Caller {
             Some(key) => error.cause(format!("{key} grants {}", list(&self.rights.scopes))),
             None => error,
         })
+    }
+
+    /// The account that a call is about: the caller's, or the one that the operator names.
+    ///
+    /// # Errors
+    /// `forbidden` to all but the operator where it is another.
+    pub fn account_of<'a>(&'a self, named: Option<&'a Account>) -> Result<&'a Account, Error> {
+        match named {
+            Some(other) if *other != self.account && !self.is_operator() => {
+                Err(Error::new(ErrorCode::Forbidden, "an access key is for its own account only")
+                    .remedy("leave `account` out, or ask on the server's own socket"))
+            }
+            Some(account) => Ok(account),
+            None => Ok(&self.account),
+        }
     }
 
     /// Whether the caller sees a sandbox of its account.
@@ -186,21 +206,21 @@ mod tests {
     #[test]
     fn a_missing_scope_is_named() {
         let reader = caller(&[AccessScope::SandboxesRead], None);
-        assert_eq!(reader.may(Call::ListSandboxes), Ok(()));
-        let error = reader.may(Call::RemoveSandbox).unwrap_err();
+        assert_eq!(reader.may(Action::ListSandboxes), Ok(()));
+        let error = reader.may(Action::RemoveSandbox).unwrap_err();
         assert_eq!((error.code, &error.details["missing_scope"]), (ErrorCode::Forbidden, &"sandboxes:delete".into()));
         assert!(error.cause.unwrap().ends_with("grants sandboxes:read"));
         // Of two, the one that is missing.
-        let error = caller(&[AccessScope::SandboxesWrite], None).may(Call::RestoreSnapshot).unwrap_err();
+        let error = caller(&[AccessScope::SandboxesWrite], None).may(Action::RestoreSnapshot).unwrap_err();
         assert_eq!(error.details["missing_scope"], "snapshots:read");
-        assert_eq!(caller(&[], None).may(Call::WhoAmI), Ok(()));
+        assert_eq!(caller(&[], None).may(Action::WhoAmI), Ok(()));
     }
 
     #[test]
     fn no_key_does_what_only_the_operator_may() {
-        assert_eq!(Caller::operator().may(Call::SetAccount), Ok(()));
-        assert_eq!(caller(AccessScope::ALL, None).may(Call::SetAccount).unwrap_err().code, ErrorCode::Forbidden);
-        for call in Call::ALL {
+        assert_eq!(Caller::operator().may(Action::SetAccount), Ok(()));
+        assert_eq!(caller(AccessScope::ALL, None).may(Action::SetAccount).unwrap_err().code, ErrorCode::Forbidden);
+        for call in Action::ALL {
             assert_eq!(Caller::operator().may(*call), Ok(()), "{call:?}");
         }
     }

@@ -17,6 +17,7 @@ mod recovery;
 mod registry;
 mod stream;
 mod turns;
+pub mod usage;
 
 pub use caller::{ACCOUNT_DEFAULT, Caller};
 pub use operation::{Answered, Call};

@@ -25,10 +25,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::access::Action;
 use crate::caller::Caller;
 use crate::clock::{id_entropy, now_unix_ms};
 use crate::platform::Platform;
 use crate::registry::SandboxCell;
+use crate::usage;
 
 /// What a call that changes something comes with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,6 +118,8 @@ impl<T> From<Result<T, Fault>> for Ended<T> {
 pub(crate) struct Work {
     journal: Journal,
     pub(crate) account: Account,
+    /// For whom its parts are done.
+    caller: Caller,
     /// Its record; none for a call that is journaled only where it has a key, and has none.
     pub(crate) id: Option<OperationId>,
     /// What its admission set aside.
@@ -128,6 +132,7 @@ impl Work {
         Work {
             journal: journal.clone(),
             account: record.account.clone(),
+            caller: Caller::platform(record.account.clone()),
             id: Some(record.id.clone()),
             reserved: record.reserved.clone(),
         }
@@ -188,6 +193,8 @@ pub(crate) fn outcome<T: Serialize>(result: &Result<T, Fault>) -> Result<Outcome
 pub(crate) trait Operation: Sized + Send + Sync + 'static {
     /// The word for it.
     const KIND: &'static str;
+    /// What a caller must be allowed to do.
+    const ACTION: Action;
     /// Whether it is journaled without a key too, since a crash in its middle would leave something half-done.
     const ALWAYS: bool;
     /// What judging it found, for its steps.
@@ -241,7 +248,7 @@ pub(crate) async fn operate_part<O: Operation>(
     operation: O,
 ) -> Result<O::Output, Error> {
     let key = whole.id.as_ref().map(|id| part_key(id, number)).transpose()?;
-    let call = Call { caller: Caller { account: whole.account.clone(), ..Caller::operator() }, key };
+    let call = Call { caller: whole.caller.clone(), key };
     drive(platform, &call, whole.id.clone(), operation).await.result
 }
 
@@ -287,6 +294,7 @@ async fn admit<O: Operation>(
     parent: Option<OperationId>,
     operation: &O,
 ) -> Result<Received<O::Plan>, Error> {
+    call.caller.may(O::ACTION)?;
     let account = call.caller.account.clone();
     let scope = match operation.target() {
         Some(target) => Scope::on(O::KIND, target.clone()),
@@ -301,13 +309,18 @@ async fn admit<O: Operation>(
     };
     // Before it is judged: a repeated removal finds nothing to remove, and is still the one that removed it.
     if let Some(key) = &call.key
-        && let Some(known) = journal.received(&account, &scope, key, &request).await.map_err(|e| refused(&e))?
+        && let Some(known) =
+            journal.received(&account, &scope, key, &request).await.map_err(|e| refused(&e, &call.caller))?
     {
+        if !platform.sees_operation(&call.caller, operation_of(&known)).await? {
+            return Err(taken());
+        }
         return Ok(Received::Known(Box::new(known)));
     }
     let (plan, reservation) = operation.judge(platform, &call.caller).await?;
     if !O::ALWAYS && call.key.is_none() {
-        let work = Work { journal: journal.clone(), account, id: None, reserved: Reserved::default() };
+        let caller = call.caller.clone();
+        let work = Work { journal: journal.clone(), account, caller, id: None, reserved: Reserved::default() };
         return Ok(Received::Begin(plan, work));
     }
     let admission = Admission {
@@ -320,8 +333,10 @@ async fn admit<O: Operation>(
         now_ms: now_unix_ms(),
         reservation,
     };
-    match journal.admit(admission).await.map_err(|e| refused(&e))? {
-        Admitted::New(record) => Ok(Received::Begin(plan, Work::on(journal, &record))),
+    match journal.admit(admission).await.map_err(|e| refused(&e, &call.caller))? {
+        Admitted::New(record) => {
+            Ok(Received::Begin(plan, Work { caller: call.caller.clone(), ..Work::on(journal, &record) }))
+        }
         // Which only another server could have written.
         known => Ok(Received::Known(Box::new(known))),
     }
@@ -356,6 +371,21 @@ pub(crate) fn conflict(kind: &str, record: &Record) -> Error {
         .detail("operation", record.id.to_string())
 }
 
+fn operation_of(admitted: &Admitted) -> &Record {
+    match admitted {
+        Admitted::New(record) | Admitted::Replay(record) | Admitted::InFlight(record) | Admitted::Conflict(record) => {
+            record
+        }
+    }
+}
+
+/// The key was used for something that this caller doesn't see: no more is told.
+pub(crate) fn taken() -> Error {
+    Error::new(ErrorCode::IdempotencyKeyConflict, "this key was used for another call of the account")
+        .cause("keys are the account's, and that call was about something that the access key does not see")
+        .remedy("use another key")
+}
+
 /// The outcome of an operation, as it was told first.
 pub(crate) fn replay<T: DeserializeOwned>(record: &Record) -> Result<T, Error> {
     let unreadable = |e: &dyn std::fmt::Display| {
@@ -378,10 +408,21 @@ pub(crate) fn replay<T: DeserializeOwned>(record: &Record) -> Result<T, Error> {
     }
 }
 
-/// Why a call was not admitted.
-pub(crate) fn refused(e: &JournalError) -> Error {
+/// Why a call was not admitted. A narrowed caller is not told who stands in the way: it may not see that.
+pub(crate) fn refused(e: &JournalError, caller: &Caller) -> Error {
     let JournalError::Refused(refusal) = e else { return crate::errors::journal(e) };
+    if let Some(error) = usage::refused(refusal, caller) {
+        return error;
+    }
     match refusal {
+        Refusal::SlotInUse { slot, .. } if caller.narrowing().is_some() => {
+            Error::new(ErrorCode::SlotInUse, format!("the slot {slot} holds a living sandbox"))
+                .remedy("choose another slot")
+        }
+        Refusal::NameTaken { name, .. } if caller.narrowing().is_some() => {
+            Error::new(ErrorCode::SnapshotNameTaken, format!("a snapshot of the account has the name {name}"))
+                .remedy("choose another name")
+        }
         Refusal::SlotInUse { slot, occupant } => {
             Error::new(ErrorCode::SlotInUse, format!("the slot {slot} holds a living sandbox, {occupant}"))
                 .remedy("choose another slot, or remove that sandbox first (see: remuda ls)")
@@ -391,9 +432,7 @@ pub(crate) fn refused(e: &JournalError) -> Error {
             Error::new(ErrorCode::SnapshotNameTaken, format!("{owner} has the name {name}"))
                 .remedy("choose another name, or remove that snapshot first")
         }
-        Refusal::Limit { name, limit, current, wanted } => Error::limit(name, *limit, *current)
-            .cause(format!("{wanted} more were asked for"))
-            .detail("wanted", *wanted),
+        Refusal::Limit { name, limit, current, .. } => Error::limit(name, *limit, *current),
         Refusal::Cancelled(key) => {
             Error::new(ErrorCode::OperationCancelled, format!("the key {key} was cancelled before its call came"))
                 .remedy("use another key if the call is wanted after all")

@@ -210,7 +210,11 @@ impl Registry {
         let taken = living + self.arriving.fetch_add(1, Ordering::SeqCst);
         let room = Room(self.arriving.clone());
         if taken >= SANDBOXES_MAX {
-            return Err(Error::limit("sandboxes_max", SANDBOXES_MAX as u64, taken as u64)
+            // How many of them are whose is told to nobody: they are of all accounts.
+            let message = format!("this server holds as many sandboxes as it can: {SANDBOXES_MAX}");
+            return Err(Error::new(ErrorCode::LimitReached, message)
+                .detail("limit", "sandboxes_max")
+                .detail("maximum", SANDBOXES_MAX as u64)
                 .remedy("remove one with: remuda rm ID"));
         }
         Ok(room)

@@ -1,108 +1,37 @@
-//! Who may use the API: one access key on TCP, and whoever can open the root-only socket.
-//! Must never keep, log or print a key; only its hash stays.
-
-use std::fmt;
-use std::str::FromStr;
+//! Who comes in: whoever shows an access key on TCP, and whoever can open the root-only socket. Must never keep, log or
+//! print a secret, and decides nothing about what a caller may do.
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::AUTHORIZATION;
-use remuda_control::Caller;
+use remuda_control::access::{AccessSecret, NotLetIn};
+use remuda_control::{Caller, Platform};
 use remuda_types::{Error, ErrorCode};
-use subtle::ConstantTimeEq;
 
 use crate::errors::Failure;
 
-/// Random bytes of a key.
-const KEY_BYTES: usize = 32;
-/// What a key may begin with; both name the same secret.
-const PREFIXES: [&str; 2] = ["rmd_", "mb_"];
-
-/// A secret that opens the API. It is shown once, when it is made, and has no `Debug` or `Display`.
-pub struct AccessKey([u8; KEY_BYTES]);
-
-impl AccessKey {
-    /// A fresh key.
-    ///
-    /// # Errors
-    /// When the kernel gives no random bytes.
-    pub fn generate() -> Result<Self, KeyError> {
-        let mut secret = [0; KEY_BYTES];
-        getrandom::fill(&mut secret).map_err(|e| KeyError::NoEntropy(e.to_string()))?;
-        Ok(AccessKey(secret))
-    }
-
-    /// The key as its owner writes it: `rmd_` and 64 hex digits.
-    pub fn reveal(&self) -> String {
-        format!("{}{}", PREFIXES[0], hex(&self.0))
-    }
-
-    /// What may be stored of it.
-    pub fn hash(&self) -> KeyHash {
-        // A plain hash is enough: 256 random bits can't be guessed, so there is nothing for a slow hash to slow down.
-        KeyHash(*blake3::hash(&self.0).as_bytes())
-    }
-}
-
-impl FromStr for AccessKey {
-    type Err = KeyError;
-    fn from_str(text: &str) -> Result<Self, KeyError> {
-        let digits = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix)).ok_or(KeyError::Malformed)?;
-        unhex(digits).map(AccessKey).ok_or(KeyError::Malformed)
-    }
-}
-
-/// The hash of an access key, as text `blake3:` and 64 hex digits.
-#[derive(Clone, Copy)]
-pub struct KeyHash([u8; KEY_BYTES]);
-
-impl KeyHash {
-    /// Whether this is that key's hash, in a time that tells nothing about where they differ.
-    fn is_of(&self, key: &AccessKey) -> bool {
-        self.0.ct_eq(&key.hash().0).into()
-    }
-}
-
-impl fmt::Display for KeyHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "blake3:{}", hex(&self.0))
-    }
-}
-
-impl FromStr for KeyHash {
-    type Err = KeyError;
-    fn from_str(text: &str) -> Result<Self, KeyError> {
-        text.strip_prefix("blake3:").and_then(unhex).map(KeyHash).ok_or(KeyError::MalformedHash)
-    }
-}
-
-/// Why a key could not be made or read. Never carries the text that was given.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum KeyError {
-    /// The text is no key.
-    #[error("not an access key: it looks like rmd_ followed by 64 hex digits")]
-    Malformed,
-    /// The text is no hash of one.
-    #[error("not the hash of an access key: it looks like blake3: followed by 64 hex digits")]
-    MalformedHash,
-    /// The kernel gave no random bytes.
-    #[error("the kernel gave no random bytes: {0}")]
-    NoEntropy(String),
-}
-
 /// Who may use one listener.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Whoever can connect: the file system guards the socket.
+    /// Whoever can connect, as the server's operator: the file system guards the socket.
     Local,
-    /// Whoever shows the key with this hash.
-    Key(KeyHash),
+    /// Whoever shows an access key.
+    Keys,
 }
 
-/// Lets a request pass that may pass, and says whose it is.
-pub(crate) async fn authenticate(State(access): State<Access>, mut request: Request, next: Next) -> Response {
-    match access.check(&request) {
+/// Lets a request pass that may pass, and says whose it is. Asked anew for every request, also on a connection that is
+/// kept: a revoked key is refused by the next one.
+pub(crate) async fn authenticate(
+    State((platform, access)): State<(Platform, Access)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let caller = match access {
+        Access::Local => Ok(Caller::operator()),
+        Access::Keys => secret_of(&request).and_then(|secret| platform.authenticate(&secret).map_err(refused)),
+    };
+    match caller {
         Ok(caller) => {
             request.extensions_mut().insert(caller);
             next.run(request).await
@@ -111,47 +40,38 @@ pub(crate) async fn authenticate(State(access): State<Access>, mut request: Requ
     }
 }
 
-impl Access {
-    fn check(self, request: &Request) -> Result<Caller, Error> {
-        let Access::Key(hash) = self else { return Ok(Caller::operator()) };
-        let mut values = request.headers().get_all(AUTHORIZATION).iter();
-        let (Some(value), None) = (values.next(), values.next()) else {
-            return Err(unauthorized("this request needs exactly one Authorization header"));
-        };
-        let scheme_and_key = value.to_str().ok().and_then(|text| text.split_once(' '));
-        let Some((_, text)) = scheme_and_key.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")) else {
-            return Err(unauthorized("the Authorization header does not name a bearer key"));
-        };
-        match text.trim().parse() {
-            Ok(key) if hash.is_of(&key) => Ok(Caller::operator()),
-            Ok(_) => Err(unauthorized("this is not the access key of this server")),
-            Err(e) => Err(unauthorized(&e.to_string())),
-        }
+/// The secret that a request shows.
+fn secret_of(request: &Request) -> Result<AccessSecret, Error> {
+    let mut values = request.headers().get_all(AUTHORIZATION).iter();
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return Err(unauthorized("this request needs exactly one Authorization header"));
+    };
+    let scheme_and_key = value.to_str().ok().and_then(|text| text.split_once(' '));
+    let Some((_, text)) = scheme_and_key.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")) else {
+        return Err(unauthorized("the Authorization header does not name a bearer key"));
+    };
+    text.trim().parse().map_err(|e| unauthorized(&format!("{e}")))
+}
+
+fn refused(why: NotLetIn) -> Error {
+    let dead = |what: &str, member: &str, at_ms: i64| {
+        unauthorized(&format!("this access key {what}"))
+            .remedy("have another one made: remuda key create")
+            .detail("reason", what.rsplit(' ').next().unwrap_or(what))
+            .detail(member, at_ms)
+    };
+    match why {
+        NotLetIn::Unknown => unauthorized("this is no access key of this server"),
+        NotLetIn::Revoked(at_ms) => dead("was revoked", "revoked_at_ms", at_ms),
+        NotLetIn::Expired(at_ms) => dead("has expired", "expires_at_ms", at_ms),
     }
 }
 
 fn unauthorized(cause: &str) -> Error {
-    Error::new(ErrorCode::Unauthorized, "not authorized")
-        .cause(cause)
-        .remedy("send `Authorization: Bearer rmd_…` with the key that `remuda serve` printed on its first start")
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Option<[u8; KEY_BYTES]> {
-    let digits = text.as_bytes();
-    if digits.len() != 2 * KEY_BYTES {
-        return None;
-    }
-    let mut bytes = [0; KEY_BYTES];
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        let high = char::from(pair[0]).to_digit(16)?;
-        let low = char::from(pair[1]).to_digit(16)?;
-        *byte = u8::try_from(high << 4 | low).ok()?;
-    }
-    Some(bytes)
+    Error::new(ErrorCode::Unauthorized, "not authorized").cause(cause).remedy(
+        "send `Authorization: Bearer rmd_…` with a key that `remuda key create` or the first start of `remuda serve` \
+         printed",
+    )
 }
 
 #[cfg(test)]
@@ -167,17 +87,13 @@ mod tests {
     }
 
     #[test]
-    fn only_the_right_key_passes_under_either_prefix() {
-        let key = AccessKey::generate().unwrap();
-        let other = AccessKey::generate().unwrap();
-        let access = Access::Key(key.hash());
-        let text = key.reveal();
-        assert_eq!(text.len(), 4 + 64);
-        assert!(access.check(&request(&[&format!("Bearer {text}")])).is_ok());
-        assert!(access.check(&request(&[&format!("bearer {text}")])).is_ok());
-        assert!(access.check(&request(&[&format!("Bearer mb_{}", &text[4..])])).is_ok());
+    fn one_bearer_secret_is_read_under_either_prefix_and_nothing_else_is() {
+        let secret = AccessSecret::generate().unwrap();
+        let text = secret.reveal();
+        for same in [format!("Bearer {text}"), format!("bearer {text}"), format!("Bearer mb_{}", &text[4..])] {
+            assert!(secret_of(&request(&[&same])).is_ok_and(|read| read.digest() == secret.digest()));
+        }
         for wrong in [
-            format!("Bearer {}", other.reveal()),
             format!("Bearer {}", &text[..67]),
             format!("Bearer {text}0"),
             format!("Basic {text}"),
@@ -185,23 +101,21 @@ mod tests {
             "Bearer ".to_owned(),
             String::new(),
         ] {
-            let error = access.check(&request(&[&wrong])).unwrap_err();
+            let error = secret_of(&request(&[&wrong])).err().unwrap();
             assert_eq!(error.code, ErrorCode::Unauthorized);
             assert!(!error.to_string().contains(&text[4..]) && !format!("{error:?}").contains(&text[4..20]));
         }
         let twice = [&*format!("Bearer {text}"), "Bearer x"];
-        assert!(access.check(&request(&twice)).is_err(), "two credentials are none");
-        assert!(access.check(&request(&[])).is_err());
-        assert!(Access::Local.check(&request(&[])).is_ok());
+        assert!(secret_of(&request(&twice)).is_err(), "two credentials are none");
+        assert!(secret_of(&request(&[])).is_err());
     }
 
     #[test]
-    fn a_stored_hash_is_read_again() {
-        let key = AccessKey::generate().unwrap();
-        let stored: KeyHash = key.hash().to_string().parse().unwrap();
-        assert!(stored.is_of(&key));
-        assert!(!key.hash().to_string().contains(&key.reveal()[4..]));
-        assert!("blake3:00".parse::<KeyHash>().is_err());
-        assert!(format!("blake3:{}", "é".repeat(32)).parse::<KeyHash>().is_err());
+    fn a_dead_key_is_told_apart_from_an_unknown_one() {
+        let revoked = refused(NotLetIn::Revoked(7));
+        assert_eq!((&revoked.details["reason"], &revoked.details["revoked_at_ms"]), (&"revoked".into(), &7.into()));
+        let expired = refused(NotLetIn::Expired(8));
+        assert_eq!((&expired.details["reason"], &expired.details["expires_at_ms"]), (&"expired".into(), &8.into()));
+        assert!(refused(NotLetIn::Unknown).details.is_empty());
     }
 }

@@ -1,9 +1,12 @@
 //! The OpenAPI document, made from the very handlers that the router serves. `openapi/remuda.json` is its checked-in
 //! copy; a test compares them.
 
+use remuda_control::access::{Action, Needs};
 use remuda_types::ErrorCode;
-use utoipa::openapi::OpenApi as Document;
+use utoipa::openapi::extensions::ExtensionsBuilder;
+use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{OpenApi as Document, PathItem};
 use utoipa::{Modify, OpenApi};
 
 /// What the document says beside the routes.
@@ -22,6 +25,7 @@ use utoipa::{Modify, OpenApi};
     components(schemas(ErrorCode)),
     tags(
         (name = "server", description = "The server itself"),
+        (name = "access", description = "Access keys, accounts, and what a caller may do"),
         (name = "sandboxes", description = "Machines, each one generation of a slot"),
         (name = "executions", description = "Commands and their retained output"),
         (name = "files", description = "Files of a guest"),
@@ -54,20 +58,51 @@ impl Modify for PortOperations {
     /// One handler answers to every method of the ports route, but an operation's id must be its own.
     fn modify(&self, document: &mut Document) {
         for item in document.paths.paths.values_mut() {
-            let operations = [
-                ("get", &mut item.get),
-                ("head", &mut item.head),
-                ("post", &mut item.post),
-                ("put", &mut item.put),
-                ("patch", &mut item.patch),
-                ("delete", &mut item.delete),
-                ("options", &mut item.options),
-            ];
-            for (method, operation) in operations {
-                if let Some(operation) = operation {
-                    operation.operation_id = Some(format!("port_{method}"));
-                }
+            for (method, operation) in operations(item) {
+                operation.operation_id = Some(format!("port_{method}"));
             }
+        }
+    }
+}
+
+/// The operations of a path, by method.
+fn operations(item: &mut PathItem) -> impl Iterator<Item = (&'static str, &mut Operation)> {
+    let all = [
+        ("get", &mut item.get),
+        ("head", &mut item.head),
+        ("post", &mut item.post),
+        ("put", &mut item.put),
+        ("patch", &mut item.patch),
+        ("delete", &mut item.delete),
+        ("options", &mut item.options),
+    ];
+    all.into_iter().filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
+}
+
+/// Writes to each operation what it needs of its caller, from the table that is enforced: as the extension
+/// `x-remuda-scopes`, and in words.
+pub(crate) fn tell_needs(document: &mut Document) {
+    for item in document.paths.paths.values_mut() {
+        for (_, operation) in operations(item) {
+            let call = operation.operation_id.as_deref().and_then(Action::of_operation);
+            let (scopes, words): (&[_], _) = match call.map(Action::needs) {
+                // A test refuses an operation that the table does not know.
+                None | Some(Needs::Nothing) => continue,
+                Some(Needs::AnyKey) => (&[], "Needs an access key, with whatever scopes.".to_owned()),
+                Some(Needs::Operator) => (&[], "Needs the server's own socket: no access key is enough.".to_owned()),
+                Some(Needs::Scopes(scopes)) => {
+                    let names: Vec<_> = scopes.iter().map(|scope| format!("`{scope}`")).collect();
+                    let plural = if names.len() == 1 { "scope" } else { "scopes" };
+                    (scopes, format!("Needs the {plural} {}.", names.join(" and ")))
+                }
+            };
+            let scopes: Vec<_> = scopes.iter().map(|scope| scope.as_str()).collect();
+            operation
+                .extensions
+                .get_or_insert_default()
+                .merge(ExtensionsBuilder::new().add("x-remuda-scopes", scopes).build());
+            let description = operation.description.take().unwrap_or_default();
+            operation.description = Some(format!("{description}\n\n{words}").trim_start().to_owned());
         }
     }
 }
@@ -113,6 +148,13 @@ mod tests {
             "DELETE /v1/sandboxes/{id}/executions/{execution}",
             "DELETE /v1/sandboxes/{id}/files",
             "DELETE /v1/snapshots/{snapshot}",
+            "DELETE /v1/keys/{access_key}",
+            "GET /v1/accounts",
+            "GET /v1/keys",
+            "GET /v1/usage",
+            "GET /v1/whoami",
+            "POST /v1/keys",
+            "PUT /v1/accounts/{account}",
             "GET /v1/capabilities",
             "GET /v1/health",
             "GET /v1/openapi.json",
@@ -165,6 +207,29 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), all, "two operations share an operationId: {names:?}");
+    }
+
+    /// The table and the routes say the same operations, and each tells what the table enforces.
+    #[test]
+    fn no_operation_is_without_a_line_in_the_table_of_needs() {
+        let mut document = document();
+        let mut named = Vec::new();
+        for item in document.paths.paths.values_mut() {
+            for (method, operation) in operations(item) {
+                let name = operation.operation_id.clone().unwrap();
+                let call = Action::of_operation(&name).unwrap_or_else(|| panic!("{method} {name} is not in the table"));
+                let told = serde_json::to_value(&*operation).unwrap()["x-remuda-scopes"].clone();
+                match call.needs() {
+                    Needs::Nothing => assert_eq!(told, Value::Null, "{name}"),
+                    Needs::AnyKey | Needs::Operator => assert_eq!(told, serde_json::json!([]), "{name}"),
+                    Needs::Scopes(scopes) => assert_eq!(told, serde_json::json!(scopes), "{name}"),
+                }
+                named.push(call);
+            }
+        }
+        for call in Action::ALL {
+            assert!(named.contains(call), "{call:?} has no route");
+        }
     }
 
     #[test]

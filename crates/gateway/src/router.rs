@@ -20,10 +20,11 @@ use crate::auth::{Access, authenticate};
 use crate::drain::drain_what_is_left;
 use crate::errors::{Failure, method_not_allowed, panicked, route_not_found};
 use crate::openapi::Base;
-use crate::{executions, files, operations, ports, sandboxes, server, snapshots};
+use crate::{executions, files, keys, operations, ports, sandboxes, server, snapshots, usage, whoami};
 
 /// Every route for whom `access` lets in.
 pub fn router(platform: Platform, access: Access) -> Router {
+    let access = (platform.clone(), access);
     let (open, _) = open_routes().split_for_parts();
     let (guarded, _) = guarded_routes().split_for_parts();
     // Of this route the answers and most of the headers are the application's: nothing of ours is added to them.
@@ -31,7 +32,7 @@ pub fn router(platform: Platform, access: Access) -> Router {
         ports::PATHS.into_iter().fold(Router::new(), |router, path| router.route(path, any(ports::proxy)));
 
     let own = open
-        .merge(guarded.route_layer(from_fn(see_through)).route_layer(from_fn_with_state(access, authenticate)))
+        .merge(guarded.route_layer(from_fn(see_through)).route_layer(from_fn_with_state(access.clone(), authenticate)))
         .fallback(route_not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(SetResponseHeaderLayer::overriding(CACHE_CONTROL, HeaderValue::from_static("no-store")))
@@ -79,13 +80,22 @@ fn guarded_routes() -> OpenApiRouter<Platform> {
         .routes(routes!(snapshots::show, snapshots::remove))
         .routes(routes!(snapshots::restore))
         .routes(routes!(operations::list))
+        .routes(routes!(whoami::whoami))
+        .routes(routes!(usage::usage))
+        .routes(routes!(keys::create, keys::list))
+        .routes(routes!(keys::revoke))
+        .routes(routes!(keys::accounts))
+        .routes(routes!(keys::set_account))
         .routes(routes!(operations::show))
         .routes(routes!(operations::cancel))
 }
 
 /// The document of exactly these routes.
 pub(crate) fn described() -> utoipa::openapi::OpenApi {
-    OpenApiRouter::with_openapi(Base::openapi()).merge(open_routes()).merge(guarded_routes()).into_openapi()
+    let routes = OpenApiRouter::with_openapi(Base::openapi()).merge(open_routes()).merge(guarded_routes());
+    let mut document = routes.into_openapi();
+    crate::openapi::tell_needs(&mut document);
+    document
 }
 
 /// What changes something runs to its end also when the caller hangs up meanwhile: a handler that is dropped half-way

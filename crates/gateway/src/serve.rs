@@ -18,20 +18,20 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::auth::{Access, KeyHash};
+use crate::auth::Access;
 use crate::limits::{
     HTTP_CONNECTIONS_MAX, HTTP_DRAIN_MS_MAX, HTTP_HEAD_BYTES_MAX, HTTP_HEAD_READ_MS_MAX, HTTP_HEADERS_MAX,
 };
 
-/// Serves the API on TCP to whoever shows the key, until `shutdown`; then waits for running requests, within limits.
-pub async fn serve_tcp(listener: TcpListener, platform: Platform, key: KeyHash, shutdown: CancellationToken) {
+/// Serves the API on TCP to whoever shows an access key, until `shutdown`; then waits for running requests, within limits.
+pub async fn serve_tcp(listener: TcpListener, platform: Platform, shutdown: CancellationToken) {
     // Answers are written in one piece or streamed; waiting to fill a packet only delays them.
     let listener = listener.tap_io(|stream| {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY could not be set");
         }
     });
-    serve(listener, crate::router(platform, Access::Key(key)), shutdown).await;
+    serve(listener, crate::router(platform, Access::Keys), shutdown).await;
 }
 
 /// Serves the API on a socket that only those can open who may use it, until `shutdown`; then as [`serve_tcp`].

@@ -1,86 +1,22 @@
 //! The real router over a real platform without a sandbox: who is let in, what is refused, and in what words.
 
+mod world;
+
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
-use axum::response::Response;
 use http::header::{ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
 use http::{Request, StatusCode};
-use http_body_util::BodyExt;
-use remuda_control::{Config, Fingerprint, Parts, Platform};
-use remuda_gateway::{Access, AccessKey, document, router, serve_tcp, serve_unix};
-use serde_json::Value;
+use remuda_control::access::AccessSecret;
+use remuda_gateway::{document, serve_tcp, serve_unix};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
-use tower::ServiceExt;
+
+use crate::world::World;
 
 const ID: &str = "c1@2026-10-08T12:00:00.000Z";
 const EXECUTION: &str = "exec-aaaaaaaaaaaaaaaaaaaa";
-
-/// A platform that could start nothing: no test here asks it to.
-struct World {
-    platform: Platform,
-    key: AccessKey,
-    _directory: tempfile::TempDir,
-}
-
-impl World {
-    async fn new() -> World {
-        let directory = tempfile::tempdir().unwrap();
-        let absent = directory.path().join("absent");
-        let digest = || "0".repeat(64);
-        let parts = Parts {
-            fingerprint: Fingerprint { runsc: digest(), agent: digest(), base: digest() },
-            runsc_version: "runsc version none".into(),
-            runsc: absent.clone(),
-            agent_dir: absent.clone(),
-            base_dir: absent,
-        };
-        let platform = Platform::open(Config { data_dir: directory.path().join("data"), parts }).await.unwrap();
-        World { platform, key: AccessKey::generate().unwrap(), _directory: directory }
-    }
-
-    fn router(&self) -> Router {
-        router(self.platform.clone(), Access::Key(self.key.hash()))
-    }
-
-    fn request(&self, method: &str, path: &str) -> http::request::Builder {
-        let bearer = format!("Bearer {}", self.key.reveal());
-        Request::builder().method(method).uri(path).header(AUTHORIZATION, bearer)
-    }
-
-    async fn call(&self, request: Request<Body>) -> (Response<()>, Value) {
-        let response = self.router().oneshot(request).await.unwrap();
-        let (parts, body) = response.into_parts();
-        let bytes = body.collect().await.unwrap().to_bytes();
-        (Response::from_parts(parts, ()), serde_json::from_slice(&bytes).unwrap_or(Value::Null))
-    }
-
-    /// Calls, and gives the code of the error that is expected.
-    async fn refused(&self, request: Request<Body>) -> String {
-        let line = format!("{} {}", request.method(), request.uri());
-        let (response, body) = self.call(request).await;
-        let code = body["error"]["code"].as_str().unwrap_or_else(|| panic!("{line}: {response:?} {body}")).to_owned();
-        assert_eq!(response.headers()["x-remuda-error"], code.as_str(), "{line}");
-        assert!(response.status().as_u16() >= 400 && !body["error"]["message"].as_str().unwrap().is_empty(), "{line}");
-        code
-    }
-}
-
-impl Drop for World {
-    /// A platform has places outside of its data directory, which go when it is shut down.
-    fn drop(&mut self) {
-        let platform = self.platform.clone();
-        // Within a runtime none can be waited for; this one is another thread's.
-        let ending = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(platform.shut_down()).unwrap();
-        });
-        assert!(ending.join().is_ok() || std::thread::panicking());
-    }
-}
 
 /// Every operation of the document, with ids that nothing has.
 fn operations() -> Vec<(String, String)> {
@@ -93,7 +29,9 @@ fn operations() -> Vec<(String, String)> {
             .replace("{snapshot}", "none")
             .replace("{operation}", "op-aaaaaaaaaaaaaaaaaaaa")
             .replace("{port}", "80")
-            .replace("{path}", "a");
+            .replace("{path}", "a")
+            .replace("{access_key}", "key-aaaaaaaaaaaaaaaaaaaa")
+            .replace("{account}", "other");
         for method in item.as_object().unwrap().keys() {
             operations.push((method.to_uppercase(), path.clone()));
         }
@@ -109,7 +47,7 @@ fn is_open(path: &str) -> bool {
 #[tokio::test]
 async fn every_operation_needs_the_key_but_two() {
     let world = World::new().await;
-    let other = AccessKey::generate().unwrap();
+    let other = AccessSecret::generate().unwrap();
     for (method, path) in operations() {
         let request = || Request::builder().method(method.as_str()).uri(&path);
         if is_open(&path) {
@@ -117,7 +55,7 @@ async fn every_operation_needs_the_key_but_two() {
             assert_eq!(response.status(), StatusCode::OK, "{method} {path}");
             continue;
         }
-        for wrong in [None, Some(format!("Bearer {}", other.reveal())), Some(world.key.reveal())] {
+        for wrong in [None, Some(format!("Bearer {}", other.reveal())), Some(world.secret.clone())] {
             let mut request = request();
             if let Some(wrong) = wrong {
                 request = request.header(AUTHORIZATION, wrong);
@@ -326,7 +264,7 @@ async fn the_socket_needs_no_key_and_the_end_is_prompt() {
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = tcp.local_addr().unwrap();
     let serving_unix = tokio::spawn(serve_unix(unix, world.platform.clone(), shutdown.clone()));
-    let serving_tcp = tokio::spawn(serve_tcp(tcp, world.platform.clone(), world.key.hash(), shutdown.clone()));
+    let serving_tcp = tokio::spawn(serve_tcp(tcp, world.platform.clone(), shutdown.clone()));
 
     let mut local = UnixStream::connect(&socket).await.unwrap();
     local.write_all(b"GET /v1/sandboxes HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
@@ -357,7 +295,7 @@ async fn a_head_without_an_end_is_cut_off() {
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut client = TcpStream::connect(tcp.local_addr().unwrap()).await.unwrap();
     let shutdown = CancellationToken::new();
-    tokio::spawn(serve_tcp(tcp, world.platform.clone(), world.key.hash(), shutdown.clone()));
+    tokio::spawn(serve_tcp(tcp, world.platform.clone(), shutdown.clone()));
     let flood = format!("GET /v1/health HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(100_000));
     // The server may hang up before it has taken everything.
     let _ = client.write_all(flood.as_bytes()).await;

@@ -1,5 +1,6 @@
 //! The commands, one file a group. Each gives the exit code or the error that says why it did not succeed.
 
+mod access;
 mod exec;
 mod files;
 mod rodeo;
@@ -33,6 +34,10 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Snapshot(command) => snapshots::run(global, command).await,
         Command::Fork(args) => snapshots::fork(global, args).await,
         Command::Restore(args) => snapshots::restore(global, args).await,
+        Command::Key(command) => access::key(global, command).await,
+        Command::Account(command) => access::account(global, command).await,
+        Command::Usage(of) => access::usage(global, of.account.as_ref()).await,
+        Command::Whoami => access::whoami(global).await,
         Command::Rodeo(Rodeo::Run(args)) => rodeo::run(global, args).await,
         Command::Openapi => {
             print::line(remuda_gateway::document().to_pretty_json()?)?;

@@ -18,15 +18,21 @@ pub async fn run(global: &Global, args: &Serve) -> anyhow::Result<u8> {
     let mut signals = Signals::take()?;
     let parts = parts::find(&global.cache_dir, &global.data_dir).await?;
     let data_dir = DataDir::claim(&global.data_dir)?;
-    let (hash, key) = data_dir.access_key()?;
     let listener =
         TcpListener::bind(args.listen).await.with_context(|| format!("failed to listen on {}", args.listen))?;
     let address = listener.local_addr()?;
     let place = data_dir.path().display().to_string();
-    let server = LocalServer::start(data_dir, parts, Some((listener, hash))).await?;
+    let server = LocalServer::start(data_dir, parts, args.quotas(), Some(listener)).await?;
+    let key = match server.first_key().await {
+        Ok(key) => key.map(|key| key.reveal()),
+        Err(error) => {
+            // Whatever runs is ended in order; the error that led here is the one to tell.
+            let _ = server.end().await;
+            return Err(error);
+        }
+    };
 
     let (url, socket) = (format!("http://{address}"), server.socket().display().to_string());
-    let key = key.map(|key| key.reveal());
     if global.json {
         let started = json!({ "url": url, "socket": socket, "data_dir": place, "access_key": key });
         print::line(started)?;
@@ -34,7 +40,9 @@ pub async fn run(global: &Global, args: &Serve) -> anyhow::Result<u8> {
         print::line(format!("data directory {place}"))?;
         if let Some(key) = key {
             print::line(format!("access key {key}"))?;
-            print::line("(shown this once: only its hash is kept; local commands need none)")?;
+            print::line(
+                "(shown this once: only its digest is kept; local commands need none, and `remuda key create` makes others)",
+            )?;
         }
         print::line(format!("listening on {socket}"))?;
         print::line(format!("listening on {url}"))?;

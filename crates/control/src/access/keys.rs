@@ -115,14 +115,7 @@ impl AccessKeys {
     /// `forbidden` where it would grant more than its maker has; `invalid_request`; `limit_reached`; the journal fails:
     /// then there is no key.
     pub async fn make(&self, maker: &Caller, request: CreateAccessKey, now_ms: i64) -> Result<MadeAccessKey, Error> {
-        let account = match request.account {
-            Some(other) if other != maker.account && !maker.is_operator() => {
-                return Err(Error::new(ErrorCode::Forbidden, "an access key makes keys for its own account only")
-                    .remedy("leave `account` out, or make the key on the server's own socket"));
-            }
-            Some(account) => account,
-            None => maker.account.clone(),
-        };
+        let account = maker.account_of(request.account.as_ref())?.clone();
         if let Some(label) = &request.label
             && (label.is_empty() || label.len() > LABEL_BYTES_MAX || label.chars().any(char::is_control))
         {
@@ -189,11 +182,7 @@ impl AccessKeys {
         now_ms: i64,
     ) -> Result<AccessKey, Error> {
         let _writing = self.inner.writing.lock().await;
-        let found = self.known().values().find(|key| key.id == *id).cloned();
-        let key = found.filter(|key| key.caller.account == *account && key.is_seen_by(caller)).ok_or_else(|| {
-            Error::new(ErrorCode::AccessKeyNotFound, format!("there is no access key {id} in this account"))
-                .remedy("list them with: remuda key ls --all")
-        })?;
+        let key = self.known_of(caller, account, id)?;
         if key.revoked_at_ms.is_some() {
             return Ok(key.show());
         }
@@ -211,6 +200,22 @@ impl AccessKeys {
         let shown = revoked.show();
         self.remember(revoked);
         Ok(shown)
+    }
+
+    /// A key of an account that the caller sees.
+    ///
+    /// # Errors
+    /// `access_key_not_found`.
+    pub fn find(&self, caller: &Caller, account: &Account, id: &AccessKeyId) -> Result<AccessKey, Error> {
+        self.known_of(caller, account, id).map(|key| key.show())
+    }
+
+    fn known_of(&self, caller: &Caller, account: &Account, id: &AccessKeyId) -> Result<Arc<Known>, Error> {
+        let found = self.known().values().find(|key| key.id == *id).cloned();
+        found.filter(|key| key.caller.account == *account && key.is_seen_by(caller)).ok_or_else(|| {
+            Error::new(ErrorCode::AccessKeyNotFound, format!("there is no access key {id} in this account"))
+                .remedy("list them with: remuda key ls --all")
+        })
     }
 
     async fn write(

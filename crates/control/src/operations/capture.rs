@@ -13,6 +13,7 @@ use remuda_types::wire::{CreateSnapshot, Labels, LaunchRecipe, Snapshot};
 use remuda_types::{Error, ErrorCode, SandboxId, SnapshotId, SnapshotMode, SnapshotState};
 use serde_json::Value;
 
+use crate::access::Action;
 use crate::caller::Caller;
 use crate::channel::Silence;
 use crate::clock::{id_entropy, now_unix_ms};
@@ -23,6 +24,7 @@ use crate::operations::launch;
 use crate::platform::Platform;
 use crate::records::SnapshotDoc;
 use crate::registry::{SandboxCell, SnapshotCell};
+use crate::usage::Quotas;
 
 /// The step after which a capture is complete on disk but for its digests.
 pub(crate) const CAPTURED: &str = "captured";
@@ -43,6 +45,7 @@ pub(crate) struct Take {
 
 impl Operation for Take {
     const KIND: &'static str = "capture";
+    const ACTION: Action = Action::CreateSnapshot;
     const ALWAYS: bool = true;
     type Plan = Capture;
     type Output = Snapshot;
@@ -58,10 +61,11 @@ impl Operation for Take {
     async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Capture, Reservation), Error> {
         let CreateSnapshot { name, mode, labels, launch } = self.request.clone();
         let wanted = Wanted { name, mode: mode.unwrap_or(SnapshotMode::Memory), labels, launch, of_fork: false };
-        let source = platform.living(&caller.account, &self.source).await?;
+        let source = platform.living(caller, &self.source).await?;
+        caller.may_make_snapshot(&self.source, &wanted.labels)?;
         let capture = Capture::begin(platform, source, wanted).await?;
-        let snapshot = Some(capture.doc.reservation()?);
-        Ok((capture, Reservation { snapshot, ..Reservation::default() }))
+        let reservation = capture.reservation(platform)?;
+        Ok((capture, reservation))
     }
 
     async fn run(self, platform: &Platform, capture: Capture, work: &Work) -> Ended<Snapshot> {
@@ -135,6 +139,16 @@ impl Capture {
         Ok(Capture { source, live, lease, doc })
     }
 
+    /// What is set aside for it.
+    pub(crate) fn reservation(&self, platform: &Platform) -> Result<Reservation, Error> {
+        let quotas = Quotas(platform.accounts());
+        // What it uses now: what it will have turned out to hold is written down when that is known.
+        let memory = if self.doc.shown.mode == SnapshotMode::Memory { self.live.machine.memory_bytes() } else { 0 };
+        let share = quotas.of_capture(&self.source.account, &self.doc.shown.id, memory, self.doc.of_fork);
+        let snapshot = Some(self.doc.reservation()?);
+        Ok(Reservation { snapshot, holds: share.holds, counts: share.counts, ..Reservation::default() })
+    }
+
     /// Reads the source. The snapshot is `verifying` afterwards: branches may start from it, and [`verify`] is due.
     pub(crate) async fn take(self, platform: &Platform, work: &Work) -> (Arc<SnapshotCell>, Result<(), Error>) {
         let cell = SnapshotCell::new(work.account.clone(), self.doc.clone(), Vec::new());
@@ -145,7 +159,10 @@ impl Capture {
             let doc = cell.doc();
             // From here on a crash does not undo it any more.
             taken = match doc.change() {
-                Ok(change) => work.step(CAPTURED, Value::Null, vec![change]).await,
+                Ok(change) => {
+                    let holds = Quotas::captured(&work.account, &cell.id, doc.shown.bytes);
+                    work.step(CAPTURED, Value::Null, vec![change, holds]).await
+                }
                 Err(e) => Err(e),
             };
         }

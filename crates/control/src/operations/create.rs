@@ -1,18 +1,22 @@
 //! create: reserve slot and generation with the key → build → start → bound → running.
 
 use remuda_journal::{NewSandbox, Reservation};
-use remuda_types::limits::{LABEL_BYTES_MAX, LABELS_MAX, MEMORY_MIB_DEFAULT, MEMORY_MIB_MAX, MEMORY_MIB_MIN};
+use remuda_types::limits::{
+    DISK_BYTES_DEFAULT, LABEL_BYTES_MAX, LABELS_MAX, MEMORY_MIB_DEFAULT, MEMORY_MIB_MAX, MEMORY_MIB_MIN,
+};
 use remuda_types::wire::{CreateSandbox, Labels, Origin, Sandbox};
 use remuda_types::{Error, ErrorCode, SandboxId, Slot, SnapshotId, Uid};
 use serde_json::Value;
 
+use crate::access::Action;
 use crate::caller::Caller;
-use crate::clock::id_entropy;
+use crate::clock::{id_entropy, now_unix_ms};
 use crate::operation::{Ended, Operation, Work, canonical};
 use crate::operations::raise::{self, Source};
 use crate::platform::Platform;
 use crate::records::{SandboxSpec, document};
 use crate::registry::Room;
+use crate::usage::{Quotas, Share, Size};
 
 /// Makes a sandbox from the base image.
 pub(crate) struct Create {
@@ -42,7 +46,12 @@ impl Plan {
     }
 
     /// What is set aside for it.
-    pub(crate) fn reservation(&self, platform: &Platform, slot: Option<Slot>) -> Result<Reservation, Error> {
+    pub(crate) fn reservation(
+        &self,
+        platform: &Platform,
+        caller: &Caller,
+        slot: Option<Slot>,
+    ) -> Result<Reservation, Error> {
         let sandbox = NewSandbox {
             slot,
             uid: self.uid.clone(),
@@ -52,12 +61,16 @@ impl Plan {
             parts: document(&platform.engine().parts().fingerprint)?,
             layers: self.layers.clone(),
         };
-        Ok(Reservation { sandbox: Some(sandbox), ..Reservation::default() })
+        let size = Size { memory_mib: self.spec.memory_mib, disk_bytes: DISK_BYTES_DEFAULT };
+        let quotas = Quotas(platform.accounts());
+        let Share { holds, counts } = quotas.of_start(&caller.account, &self.uid, size, now_unix_ms());
+        Ok(Reservation { sandbox: Some(sandbox), holds, counts, ..Reservation::default() })
     }
 }
 
 impl Operation for Create {
     const KIND: &'static str = "create";
+    const ACTION: Action = Action::CreateSandbox;
     const ALWAYS: bool = true;
     type Plan = Plan;
     type Output = Sandbox;
@@ -70,8 +83,9 @@ impl Operation for Create {
         canonical(&self.request)
     }
 
-    async fn judge(&self, platform: &Platform, _: &Caller) -> Result<(Plan, Reservation), Error> {
+    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Plan, Reservation), Error> {
         check_labels(&self.request.labels)?;
+        caller.may_make_sandbox(self.request.slot.as_ref(), &self.request.labels)?;
         let memory_mib = self.request.memory_mib.unwrap_or(MEMORY_MIB_DEFAULT);
         if !(MEMORY_MIB_MIN..=MEMORY_MIB_MAX).contains(&memory_mib) {
             let message = format!("memory_mib is {memory_mib}; it must be {MEMORY_MIB_MIN} to {MEMORY_MIB_MAX}");
@@ -80,7 +94,7 @@ impl Operation for Create {
         let digest = platform.engine().parts().fingerprint.base.clone();
         let spec = SandboxSpec { memory_mib, origin: Origin::Image { digest }, launch: None };
         let plan = Plan::new(platform, self.request.labels.clone(), spec, Vec::new())?;
-        let reservation = plan.reservation(platform, self.request.slot.clone())?;
+        let reservation = plan.reservation(platform, caller, self.request.slot.clone())?;
         Ok((plan, reservation))
     }
 

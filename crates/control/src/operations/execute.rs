@@ -12,6 +12,7 @@ use remuda_types::{Error, ErrorCode, ExecutionId, SandboxId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::access::Action;
 use crate::boot::next_effect;
 use crate::caller::Caller;
 use crate::channel::{ChannelError, Feed};
@@ -45,6 +46,7 @@ pub(crate) struct Started {
 
 impl Operation for Execute {
     const KIND: &'static str = "execute";
+    const ACTION: Action = Action::StartExecution;
     const ALWAYS: bool = false;
     type Plan = Spawning;
     type Output = Started;
@@ -58,7 +60,7 @@ impl Operation for Execute {
     }
 
     async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Spawning, Reservation), Error> {
-        let cell = platform.living(&caller.account, &self.sandbox).await?;
+        let cell = platform.living(caller, &self.sandbox).await?;
         let spawning = Spawning::of(&cell, self.request.clone())?;
         let execution = Some(cell.records.new_execution(&spawning.doc())?);
         Ok((spawning, Reservation { execution, ..Reservation::default() }))
@@ -214,6 +216,7 @@ pub(crate) struct SendSignalTo {
 
 impl Operation for SendSignalTo {
     const KIND: &'static str = "signal";
+    const ACTION: Action = Action::SignalExecution;
     const ALWAYS: bool = false;
     type Plan = (Arc<Live>, Arc<ExecutionCell>);
     type Output = Execution;
@@ -231,7 +234,7 @@ impl Operation for SendSignalTo {
         if !(1..=64).contains(&signal) {
             return Err(Error::new(ErrorCode::InvalidRequest, format!("{signal} is no signal; they are 1 to 64")));
         }
-        let cell = platform.living(&caller.account, &self.sandbox).await?;
+        let cell = platform.living(caller, &self.sandbox).await?;
         let execution = cell.executions.get(&self.execution, &self.sandbox)?;
         if execution.state().is_final() {
             let message = format!("execution {} has ended ({})", execution.id, execution.state());
@@ -256,6 +259,7 @@ pub(crate) struct CancelExecution {
 
 impl Operation for CancelExecution {
     const KIND: &'static str = "cancel";
+    const ACTION: Action = Action::CancelExecution;
     const ALWAYS: bool = false;
     type Plan = (Option<Arc<Live>>, Arc<ExecutionCell>);
     type Output = Execution;
@@ -269,7 +273,7 @@ impl Operation for CancelExecution {
     }
 
     async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Self::Plan, Reservation), Error> {
-        let cell = platform.living(&caller.account, &self.sandbox).await?;
+        let cell = platform.living(caller, &self.sandbox).await?;
         let execution = cell.executions.get(&self.execution, &self.sandbox)?;
         let live = if execution.state().is_final() { None } else { Some(cell.live()?.clone()) };
         Ok(((live, execution), Reservation::default()))

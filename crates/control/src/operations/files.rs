@@ -9,6 +9,7 @@ use remuda_types::wire::{FileKind, FileList, FileStat};
 use remuda_types::{Error, ErrorCode, SandboxId};
 use serde_json::{Value, json};
 
+use crate::access::Action;
 use crate::caller::Caller;
 use crate::channel::{Download, unexpected};
 use crate::driver::Live;
@@ -24,7 +25,7 @@ pub(crate) async fn read(
     path: &str,
 ) -> Result<(FileStat, ByteStream), Error> {
     let request = Request::ReadFile { path: checked(path)?, user: USER_DEFAULT.into() };
-    let cell = platform.living(&caller.account, id).await?;
+    let cell = platform.living(caller, id).await?;
     let (reply, download) = Download::start(&cell.live()?.channel, request).await.map_err(|e| failed(id, e))?;
     Ok((entry(id, reply)?, Box::pin(download)))
 }
@@ -56,6 +57,7 @@ pub(crate) struct MakeDirectory {
 
 impl Operation for MakeDirectory {
     const KIND: &'static str = "make_directory";
+    const ACTION: Action = Action::MakeDirectory;
     const ALWAYS: bool = false;
     type Plan = Arc<Live>;
     type Output = FileStat;
@@ -89,6 +91,7 @@ pub(crate) struct RemoveFile {
 
 impl Operation for RemoveFile {
     const KIND: &'static str = "remove_file";
+    const ACTION: Action = Action::RemoveFile;
     const ALWAYS: bool = false;
     type Plan = Arc<Live>;
     type Output = ();
@@ -120,12 +123,12 @@ pub(crate) async fn judged(
     path: &str,
 ) -> Result<(Arc<Live>, Reservation), Error> {
     checked(path)?;
-    let cell = platform.living(&caller.account, id).await?;
+    let cell = platform.living(caller, id).await?;
     Ok((cell.live()?.clone(), Reservation::default()))
 }
 
 async fn call(platform: &Platform, caller: &Caller, id: &SandboxId, request: Request) -> Result<Reply, Error> {
-    let cell = platform.living(&caller.account, id).await?;
+    let cell = platform.living(caller, id).await?;
     cell.live()?.channel.call(request).await.map_err(|e| failed(id, e))
 }
 

@@ -12,6 +12,7 @@ use remuda_types::wire::{Branch as Branched, Fork, ForkSandbox, ForkTimings};
 use remuda_types::{Error, ErrorCode, SandboxId, Slot, SnapshotMode};
 use serde_json::Value;
 
+use crate::access::Action;
 use crate::caller::Caller;
 use crate::operation::{Ended, Operation, Work, canonical, operate_part};
 use crate::operations::capture::{self, Capture, Wanted};
@@ -38,6 +39,7 @@ pub(crate) struct Plan {
 
 impl Operation for ForkOnce {
     const KIND: &'static str = "fork";
+    const ACTION: Action = Action::ForkSandbox;
     const ALWAYS: bool = true;
     type Plan = Plan;
     type Output = Fork;
@@ -52,7 +54,8 @@ impl Operation for ForkOnce {
 
     async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Plan, Reservation), Error> {
         let slots = slots(&self.request)?;
-        let source = platform.living(&caller.account, &self.source).await?;
+        let source = platform.living(caller, &self.source).await?;
+        slots.iter().try_for_each(|slot| caller.may_make_sandbox(slot.as_ref(), &self.request.labels))?;
         let mode = self.request.mode.unwrap_or(SnapshotMode::Memory);
         if mode == SnapshotMode::Memory {
             budget_memory(&source, self.request.count)?;
@@ -60,8 +63,8 @@ impl Operation for ForkOnce {
         let ForkSandbox { labels, launch, .. } = self.request.clone();
         let wanted = Wanted { name: None, mode, labels, launch, of_fork: true };
         let capture = Capture::begin(platform, source, wanted).await?;
-        let snapshot = Some(capture.doc.reservation()?);
-        Ok((Plan { capture, slots }, Reservation { snapshot, ..Reservation::default() }))
+        let reservation = capture.reservation(platform)?;
+        Ok((Plan { capture, slots }, reservation))
     }
 
     async fn run(self, platform: &Platform, Plan { capture, slots }: Plan, work: &Work) -> Ended<Fork> {

@@ -7,6 +7,7 @@ use remuda_types::wire::Sandbox;
 use remuda_types::{Error, SandboxId};
 use serde_json::{Value, json};
 
+use crate::access::Action;
 use crate::caller::Caller;
 use crate::operation::{Ended, Operation, Work};
 use crate::platform::Platform;
@@ -24,6 +25,7 @@ pub(crate) struct Resume {
 
 impl Operation for Pause {
     const KIND: &'static str = "pause";
+    const ACTION: Action = Action::PauseSandbox;
     const ALWAYS: bool = false;
     type Plan = Arc<SandboxCell>;
     type Output = Sandbox;
@@ -47,6 +49,7 @@ impl Operation for Pause {
 
 impl Operation for Resume {
     const KIND: &'static str = "resume";
+    const ACTION: Action = Action::ResumeSandbox;
     const ALWAYS: bool = false;
     type Plan = Arc<SandboxCell>;
     type Output = Sandbox;
@@ -73,7 +76,7 @@ async fn drivable(
     caller: &Caller,
     id: &SandboxId,
 ) -> Result<(Arc<SandboxCell>, Reservation), Error> {
-    let cell = platform.living(&caller.account, id).await?;
+    let cell = platform.living(caller, id).await?;
     cell.driver()?;
     Ok((cell, Reservation::default()))
 }

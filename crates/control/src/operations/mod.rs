@@ -1,5 +1,6 @@
 //! One file an operation: how it is judged, its steps, and what it undoes when a step fails.
 
+pub(crate) mod access;
 pub(crate) mod capture;
 pub(crate) mod create;
 pub(crate) mod execute;
@@ -12,3 +13,36 @@ pub(crate) mod remove;
 pub(crate) mod remove_snapshot;
 pub(crate) mod restore;
 pub(crate) mod write_file;
+
+use crate::access::Action;
+use crate::operation::Operation;
+
+/// Every kind of operation, with what a caller must be allowed to do for it.
+const KINDS: &[(&str, Action)] = &[
+    of::<access::RevokeKey>(),
+    of::<access::SetQuotas>(),
+    of::<capture::Take>(),
+    of::<create::Create>(),
+    of::<execute::Execute>(),
+    of::<execute::SendSignalTo>(),
+    of::<execute::CancelExecution>(),
+    of::<files::MakeDirectory>(),
+    of::<files::RemoveFile>(),
+    of::<fork::ForkOnce>(),
+    of::<halt::Pause>(),
+    of::<halt::Resume>(),
+    of::<remove::Remove>(),
+    of::<remove_snapshot::RemoveSnapshot>(),
+    of::<restore::Restore>(),
+    of::<restore::Branch>(),
+    of::<write_file::WriteFile>(),
+];
+
+const fn of<O: Operation>() -> (&'static str, Action) {
+    (O::KIND, O::ACTION)
+}
+
+/// What a caller must be allowed to do for an operation of this kind; none for a kind that this build has not.
+pub(crate) fn action_of(kind: &str) -> Option<Action> {
+    KINDS.iter().find(|(name, _)| *name == kind).map(|(_, action)| *action)
+}

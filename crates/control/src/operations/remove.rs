@@ -8,6 +8,7 @@ use remuda_types::wire::{Removal, RemovalResult};
 use remuda_types::{Error, ErrorCode, SandboxId, SandboxState};
 use serde_json::{Value, json};
 
+use crate::access::Action;
 use crate::caller::Caller;
 use crate::clock::now_unix_ms;
 use crate::operation::{Ended, Operation, Work};
@@ -22,6 +23,7 @@ pub(crate) struct Remove {
 
 impl Operation for Remove {
     const KIND: &'static str = "remove";
+    const ACTION: Action = Action::RemoveSandbox;
     const ALWAYS: bool = true;
     type Plan = Known;
     type Output = Removal;
@@ -35,7 +37,7 @@ impl Operation for Remove {
     }
 
     async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Known, Reservation), Error> {
-        Ok((platform.known(&caller.account, &self.id).await?, Reservation::default()))
+        Ok((platform.known(caller, &self.id).await?, Reservation::default()))
     }
 
     async fn run(self, platform: &Platform, known: Known, _: &Work) -> Ended<Removal> {

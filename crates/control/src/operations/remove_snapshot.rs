@@ -7,6 +7,7 @@ use remuda_types::wire::{RemovalResult, SnapshotRemoval};
 use remuda_types::{Error, ErrorCode, SandboxId, SnapshotId, SnapshotState};
 use serde_json::{Value, json};
 
+use crate::access::Action;
 use crate::caller::Caller;
 use crate::operation::{Ended, Operation, Work};
 use crate::platform::{KnownSnapshot, Platform};
@@ -27,6 +28,7 @@ pub(crate) enum Plan {
 
 impl Operation for RemoveSnapshot {
     const KIND: &'static str = "remove_snapshot";
+    const ACTION: Action = Action::RemoveSnapshot;
     const ALWAYS: bool = true;
     type Plan = Plan;
     type Output = SnapshotRemoval;
@@ -40,7 +42,7 @@ impl Operation for RemoveSnapshot {
     }
 
     async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Plan, Reservation), Error> {
-        let cell = match platform.known_snapshot(&caller.account, &self.snapshot).await? {
+        let cell = match platform.known_snapshot(caller, &self.snapshot).await? {
             KnownSnapshot::Ended(shown) => return Ok((Plan::Absent(shown.id), Reservation::default())),
             KnownSnapshot::Kept(cell) => cell,
         };

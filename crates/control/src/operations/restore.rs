@@ -8,6 +8,7 @@ use remuda_types::wire::{Labels, LaunchRecipe, Origin, RestoreSnapshot, Sandbox}
 use remuda_types::{Error, ErrorCode, SandboxId, Slot, SnapshotMode, SnapshotState};
 use serde_json::{Value, json};
 
+use crate::access::Action;
 use crate::caller::Caller;
 use crate::operation::{Ended, Operation, Work, canonical};
 use crate::operations::create::{Plan, check_labels};
@@ -26,6 +27,7 @@ pub(crate) struct Restore {
 
 impl Operation for Restore {
     const KIND: &'static str = "restore";
+    const ACTION: Action = Action::RestoreSnapshot;
     const ALWAYS: bool = true;
     type Plan = (Plan, Reading);
     type Output = Sandbox;
@@ -40,8 +42,9 @@ impl Operation for Restore {
 
     async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Self::Plan, Reservation), Error> {
         check_labels(&self.request.labels)?;
+        caller.may_make_sandbox(self.request.slot.as_ref(), &self.request.labels)?;
         platform.admit_work()?;
-        let snapshot = platform.kept_snapshot(&caller.account, &self.snapshot).await?;
+        let snapshot = platform.kept_snapshot(caller, &self.snapshot).await?;
         // Counted as a reader before it is looked at, so that a deletion in between waits for nothing and takes nothing.
         let reading = Reading::begin(&snapshot);
         let recipe = {
@@ -68,7 +71,7 @@ impl Operation for Restore {
         }
         check_layers(platform, &snapshot).await?;
         let plan = plan(platform, &snapshot, self.request.labels.clone(), recipe)?;
-        let reservation = plan.reservation(platform, self.request.slot.clone())?;
+        let reservation = plan.reservation(platform, caller, self.request.slot.clone())?;
         Ok(((plan, reading), reservation))
     }
 
@@ -90,6 +93,7 @@ pub(crate) struct Branch {
 
 impl Operation for Branch {
     const KIND: &'static str = "branch";
+    const ACTION: Action = Action::ForkSandbox;
     const ALWAYS: bool = true;
     type Plan = (Plan, Reading);
     type Output = Sandbox;
@@ -102,10 +106,10 @@ impl Operation for Branch {
         json!({ "snapshot": self.snapshot.id, "number": self.number, "slot": self.slot })
     }
 
-    async fn judge(&self, platform: &Platform, _: &Caller) -> Result<(Self::Plan, Reservation), Error> {
+    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Self::Plan, Reservation), Error> {
         let reading = Reading::begin(&self.snapshot);
         let plan = plan(platform, &self.snapshot, self.labels.clone(), self.launch.clone())?;
-        let reservation = plan.reservation(platform, self.slot.clone())?;
+        let reservation = plan.reservation(platform, caller, self.slot.clone())?;
         Ok(((plan, reading), reservation))
     }
 

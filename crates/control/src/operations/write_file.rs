@@ -16,6 +16,7 @@ use remuda_types::wire::FileStat;
 use remuda_types::{Error, ErrorCode, SandboxId};
 use serde_json::{Value, json};
 
+use crate::access::Action;
 use crate::boot::next_effect;
 use crate::caller::Caller;
 use crate::channel::{Upload, UploadError};
@@ -51,6 +52,7 @@ impl WriteFile {
 
 impl Operation for WriteFile {
     const KIND: &'static str = "write_file";
+    const ACTION: Action = Action::WriteFile;
     const ALWAYS: bool = false;
     type Plan = Arc<Live>;
     type Output = FileStat;

@@ -7,6 +7,7 @@ use remuda_types::wire::{Execution, StartExecution};
 use remuda_types::{Error, ErrorCode, ExecutionId, SandboxId};
 
 use super::Platform;
+use crate::access::Action;
 use crate::caller::Caller;
 use crate::operation::{Answered, Call, operate};
 use crate::operations::execute::{CancelExecution, Execute, SendSignalTo};
@@ -61,7 +62,8 @@ impl Platform {
     /// # Errors
     /// `sandbox_not_found`, `generation_gone`.
     pub async fn executions(&self, caller: &Caller, id: &SandboxId) -> Result<Vec<Execution>, Error> {
-        Ok(self.living(&caller.account, id).await?.executions.list())
+        caller.may(Action::ListExecutions)?;
+        Ok(self.living(caller, id).await?.executions.list())
     }
 
     /// One execution, after waiting for its end for at most `wait`.
@@ -75,7 +77,8 @@ impl Platform {
         execution: &ExecutionId,
         wait: Duration,
     ) -> Result<Execution, Error> {
-        let execution = self.living(&caller.account, id).await?.executions.get(execution, id)?;
+        caller.may(Action::ShowExecution)?;
+        let execution = self.living(caller, id).await?.executions.get(execution, id)?;
         execution.ended_within(wait.min(Duration::from_millis(limits::WAIT_MS_MAX))).await;
         Ok(execution.show())
     }
@@ -91,7 +94,8 @@ impl Platform {
         execution: &ExecutionId,
         query: OutputQuery,
     ) -> Result<OutputSlice, Error> {
-        let execution = self.living(&caller.account, id).await?.executions.get(execution, id)?;
+        caller.may(Action::ReadOutput)?;
+        let execution = self.living(caller, id).await?.executions.get(execution, id)?;
         let query = OutputQuery {
             max_bytes: query.max_bytes.clamp(1, limits::OUTPUT_PAGE_BYTES_MAX),
             wait: query.wait.min(Duration::from_millis(limits::WAIT_MS_MAX)),

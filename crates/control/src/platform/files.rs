@@ -4,6 +4,7 @@ use remuda_types::wire::{FileList, FileStat};
 use remuda_types::{Error, ErrorCode, SandboxId};
 
 use super::Platform;
+use crate::access::Action;
 use crate::caller::Caller;
 use crate::operation::{Answered, Call, operate};
 use crate::operations::files::{self, MakeDirectory, RemoveFile};
@@ -21,6 +22,7 @@ impl Platform {
         id: &SandboxId,
         path: &str,
     ) -> Result<(FileStat, ByteStream), Error> {
+        caller.may(Action::ReadFile)?;
         files::read(self, caller, id, path).await
     }
 
@@ -44,6 +46,7 @@ impl Platform {
     /// # Errors
     /// `file_not_found`, `permission_denied`, `not_a_directory`.
     pub async fn list_files(&self, caller: &Caller, id: &SandboxId, path: &str) -> Result<FileList, Error> {
+        caller.may(Action::ListFiles)?;
         files::list(self, caller, id, path).await
     }
 
@@ -52,6 +55,7 @@ impl Platform {
     /// # Errors
     /// `file_not_found`, `permission_denied`.
     pub async fn stat_file(&self, caller: &Caller, id: &SandboxId, path: &str) -> Result<FileStat, Error> {
+        caller.may(Action::StatFile)?;
         files::stat(self, caller, id, path).await
     }
 
@@ -76,7 +80,8 @@ impl Platform {
     /// # Errors
     /// `port_unreachable` when nothing listens there on the guest's own address.
     pub async fn dial(&self, caller: &Caller, id: &SandboxId, port: u16) -> Result<tokio::net::TcpStream, Error> {
-        let cell = self.living(&caller.account, id).await?;
+        caller.may(Action::Port)?;
+        let cell = self.living(caller, id).await?;
         let live = cell.live()?;
         live.machine.dial(port).await.map_err(|e| {
             Error::new(ErrorCode::PortUnreachable, format!("nothing answers on port {port} of {id}"))

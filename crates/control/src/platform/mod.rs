@@ -2,11 +2,13 @@
 //!
 //! What it knows of the living is in memory and answers at once; what must survive it is in the journal.
 
+mod access;
 mod capabilities;
 mod executions;
 mod files;
 mod operations;
 mod sandboxes;
+mod sight;
 mod snapshots;
 
 use std::path::PathBuf;
@@ -14,16 +16,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use remuda_engine::{Engine, EngineError, Parts};
-use remuda_journal::{Journal, Paging, Settings, SnapshotFilter, Whose};
+use remuda_journal::{Journal, Settings};
 use remuda_types::wire::Snapshot;
-use remuda_types::{Account, Error, ErrorCode, SandboxId, SandboxState, SnapshotId, SnapshotState};
+use remuda_types::{Error, ErrorCode, QuotaLimits, SandboxState, SnapshotState};
 use tokio_util::task::TaskTracker;
 
+use crate::access::{AccessKeys, Accounts};
 use crate::operations::remove;
-use crate::records;
 use crate::recovery;
 use crate::registry::{Registry, SandboxCell, SnapshotCell};
 use crate::turns::Turns;
+use crate::usage::ended;
 
 /// What a platform is opened with.
 #[derive(Debug, Clone)]
@@ -32,6 +35,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// The engine's parts, by digest.
     pub parts: Parts,
+    /// What an account may use that has no limits of its own.
+    pub quotas: QuotaLimits,
 }
 
 /// The platform. Clones share one state.
@@ -44,6 +49,8 @@ pub struct Platform {
 struct Shared {
     engine: Engine,
     journal: Journal,
+    accounts: Accounts,
+    access_keys: AccessKeys,
     registry: Registry,
     closing: AtomicBool,
     /// Operations, which run to their end whoever waits for them.
@@ -88,9 +95,13 @@ impl Platform {
                 .cause(crate::errors::chain(&e))
                 .remedy("run: remuda setup --check")
         })?;
+        let accounts = Accounts::open(journal.clone(), config.quotas).await?;
+        let access_keys = AccessKeys::open(journal.clone(), accounts.clone()).await?;
         let shared = Shared {
             engine,
             journal,
+            accounts,
+            access_keys,
             registry: Registry::default(),
             closing: AtomicBool::new(false),
             under_way: TaskTracker::new(),
@@ -131,6 +142,14 @@ impl Platform {
         &self.shared.journal
     }
 
+    pub(crate) fn accounts(&self) -> &Accounts {
+        &self.shared.accounts
+    }
+
+    pub(crate) fn access_keys(&self) -> &AccessKeys {
+        &self.shared.access_keys
+    }
+
     pub(crate) fn registry(&self) -> &Registry {
         &self.shared.registry
     }
@@ -143,107 +162,6 @@ impl Platform {
     /// Keys whose calls are being received.
     pub(crate) fn turns(&self) -> &Turns {
         &self.shared.turns
-    }
-
-    /// The sandbox with that id: living, or ended for good and told as such. Of another account it is unknown.
-    pub(crate) async fn living(&self, account: &Account, id: &SandboxId) -> Result<Arc<SandboxCell>, Error> {
-        match self.known(account, id).await? {
-            Known::Living(cell) => Ok(cell),
-            Known::Ended { .. } => Err(self.gone(account, id).await?),
-        }
-    }
-
-    /// The sandbox with that id, ended or not. What lives is found without a look into the journal.
-    pub(crate) async fn known(&self, account: &Account, id: &SandboxId) -> Result<Known, Error> {
-        if let Some(cell) = self.registry().sandbox(account, id) {
-            let status = cell.status.borrow().clone();
-            return Ok(match status.ended_at_ms {
-                Some(ended_at_ms) if cell.is_over() => Known::Ended { ended_at_ms },
-                _ => Known::Living(cell),
-            });
-        }
-        let record = self.journal().sandbox(account, id).await.map_err(|e| crate::errors::journal(&e))?;
-        match record.map(|record| record.ended_at_ms) {
-            None => Err(Error::new(ErrorCode::SandboxNotFound, format!("there is no sandbox {id} here"))
-                .remedy("list them with: remuda ls")),
-            Some(Some(ended_at_ms)) => Ok(Known::Ended { ended_at_ms }),
-            // Admitted in this moment, and not yet taken in.
-            Some(None) => Err(Error::new(ErrorCode::WrongState, format!("{id} is only being made"))
-                .detail("state", SandboxState::Starting.to_string())
-                .remedy("try again in a moment")),
-        }
-    }
-
-    /// What is known of a generation that has ended.
-    async fn gone(&self, account: &Account, id: &SandboxId) -> Result<Error, Error> {
-        let failed = |e| crate::errors::journal(&e);
-        // Its end may be on its way into the journal.
-        let (ended_at_ms, reason) = match self.registry().sandbox(account, id) {
-            Some(cell) => {
-                let status = cell.status.borrow().clone();
-                (status.ended_at_ms, status.reason)
-            }
-            None => match self.journal().sandbox(account, id).await.map_err(failed)? {
-                Some(record) => (record.ended_at_ms, record.reason),
-                None => (None, None),
-            },
-        };
-        let of_it = SnapshotFilter {
-            source: Some(id.clone()),
-            state: Some(SnapshotState::Active),
-            ..SnapshotFilter::default()
-        };
-        let captured = self.journal().snapshots(Whose::Of(account), of_it, Paging::first()).await.map_err(failed)?;
-        let mut snapshots = Vec::new();
-        for record in &captured.items {
-            // A fork's own goes with its branches: it can't be restored by itself.
-            let (shown, doc) = records::snapshot(record)?;
-            if !doc.of_fork {
-                snapshots.push(shown.id.to_string());
-            }
-        }
-        let newest = self.journal().newest_generation(account, &id.slot).await.map_err(failed)?;
-        let error = Error::new(ErrorCode::GenerationGone, format!("{id} has ended"))
-            .detail("ended_at_ms", ended_at_ms)
-            .detail("slot_has_newer", newest.is_some_and(|newest| newest > id.generation))
-            .detail("snapshots", snapshots.clone());
-        let error = match reason {
-            Some(reason) => error.detail("reason", reason.clone()).cause(reason),
-            None => error,
-        };
-        Ok(match snapshots.last() {
-            Some(snapshot) => error.remedy(format!("its work is kept: remuda restore {snapshot}")),
-            None => error.remedy("make a new sandbox with: remuda create"),
-        })
-    }
-
-    /// A snapshot by id or name, deleted or not.
-    pub(crate) async fn known_snapshot(&self, account: &Account, id_or_name: &str) -> Result<KnownSnapshot, Error> {
-        let kept = self.registry().tables().snapshot(account, id_or_name);
-        if let Some(cell) = kept {
-            return Ok(KnownSnapshot::Kept(cell));
-        }
-        // A name belongs to one that is kept; what has ended has only its id.
-        if let Ok(id) = id_or_name.parse::<SnapshotId>() {
-            let record = self.journal().snapshot(account, &id).await.map_err(|e| crate::errors::journal(&e))?;
-            if let Some(record) = record {
-                return Ok(KnownSnapshot::Ended(Box::new(records::snapshot(&record)?.0)));
-            }
-        }
-        let shown: String = id_or_name.chars().take(80).collect();
-        Err(Error::new(ErrorCode::SnapshotNotFound, format!("there is no snapshot {shown:?}"))
-            .remedy("list them with: remuda snapshot ls"))
-    }
-
-    /// A snapshot by id or name whose bytes are kept.
-    pub(crate) async fn kept_snapshot(&self, account: &Account, id_or_name: &str) -> Result<Arc<SnapshotCell>, Error> {
-        match self.known_snapshot(account, id_or_name).await? {
-            KnownSnapshot::Kept(cell) => Ok(cell),
-            KnownSnapshot::Ended(shown) => {
-                let message = format!("snapshot {} is {}, not active", shown.id, shown.state);
-                Err(Error::new(ErrorCode::SnapshotNotActive, message))
-            }
-        }
     }
 
     /// Refuses work that would outlive a server that is ending.
@@ -292,7 +210,7 @@ impl Platform {
             (abandoned, unused.map(|s| s.id.clone()).collect::<Vec<_>>())
         };
         // Nobody waits for it: what a crash takes back is found to be abandoned once more.
-        let gone = abandoned.iter().filter_map(|s| s.doc().change().ok()).collect();
+        let gone = abandoned.iter().flat_map(|s| s.doc().change().into_iter().chain([ended(&s.id)])).collect();
         if !abandoned.is_empty()
             && let Err(e) = self.journal().apply_soon(gone).await.map(drop)
         {

@@ -5,6 +5,7 @@ use remuda_types::wire::{CancelOperation, CancelResult, Cancellation, Operation}
 use remuda_types::{Error, ErrorCode, Key, OperationId};
 
 use super::Platform;
+use crate::access::Action;
 use crate::caller::Caller;
 use crate::clock::now_unix_ms;
 use crate::operation::shown;
@@ -15,20 +16,32 @@ impl Platform {
     /// # Errors
     /// `operation_not_found`.
     pub async fn operation(&self, caller: &Caller, id: &OperationId) -> Result<Operation, Error> {
+        caller.may(Action::ShowOperation)?;
         let found = self.journal().operation(&caller.account, id).await.map_err(|e| crate::errors::journal(&e))?;
-        found.map(shown).ok_or_else(|| {
-            Error::new(ErrorCode::OperationNotFound, format!("there is no operation {id} on record"))
-                .remedy("list what the call was about to find what became of it")
-        })
+        if let Some(record) = found
+            && self.sees_operation(caller, &record).await?
+        {
+            Self::may_look_at(caller, record.scope.kind())?;
+            return Ok(shown(record));
+        }
+        Err(Error::new(ErrorCode::OperationNotFound, format!("there is no operation {id} on record"))
+            .remedy("list what the call was about to find what became of it"))
     }
 
-    /// Every operation that a key was used for: keys are unique for a kind of call and a sandbox only.
+    /// Every operation that a key was used for, as far as the caller could have made the calls: keys are unique for a kind of call and a sandbox only.
     ///
     /// # Errors
     /// `journal_failed`.
     pub async fn operations(&self, caller: &Caller, key: &Key) -> Result<Vec<Operation>, Error> {
+        caller.may(Action::ListOperations)?;
         let found = self.journal().operations_by_key(&caller.account, key).await;
-        Ok(found.map_err(|e| crate::errors::journal(&e))?.into_iter().map(shown).collect())
+        let mut seen = Vec::new();
+        for record in found.map_err(|e| crate::errors::journal(&e))? {
+            if Self::may_look_at(caller, record.scope.kind()).is_ok() && self.sees_operation(caller, &record).await? {
+                seen.push(shown(record));
+            }
+        }
+        Ok(seen)
     }
 
     /// Cancels a call by its key where it has not been admitted: whichever comes with it later is refused.
@@ -36,14 +49,22 @@ impl Platform {
     /// # Errors
     /// `invalid_request` for a kind that is none; `limit_reached`.
     pub async fn cancel_operation(&self, caller: &Caller, request: CancelOperation) -> Result<Cancellation, Error> {
+        caller.may(Action::CancelOperation)?;
         let scope = match request.sandbox {
             Some(sandbox) => Scope::on(&request.kind, sandbox),
             None => Scope::new(&request.kind),
         };
         let scope = scope.map_err(|e| Error::new(ErrorCode::InvalidRequest, e.to_string()))?;
+        Self::may_look_at(caller, scope.kind())?;
+        if let Some(sandbox) = scope.target() {
+            self.known(caller, sandbox).await?;
+        }
         let forbidden = self.journal().forbid(&caller.account, &scope, &request.key, now_unix_ms()).await;
-        Ok(match forbidden.map_err(|e| crate::operation::refused(&e))? {
+        Ok(match forbidden.map_err(|e| crate::operation::refused(&e, caller))? {
             Forbidden::Forbidden => Cancellation { result: CancelResult::Cancelled, operation: None },
+            Forbidden::Admitted(record) if !self.sees_operation(caller, &record).await? => {
+                return Err(crate::operation::taken());
+            }
             Forbidden::Admitted(record) => {
                 Cancellation { result: CancelResult::Admitted, operation: Some(shown(*record)) }
             }

@@ -5,6 +5,7 @@ use remuda_types::wire::{CreateSandbox, Removal, Sandbox};
 use remuda_types::{Error, SandboxId};
 
 use super::Platform;
+use crate::access::Action;
 use crate::caller::Caller;
 use crate::operation::{Answered, Call, operate};
 use crate::operations::create::Create;
@@ -21,13 +22,14 @@ impl Platform {
         operate(self, call, Create { request }).await
     }
 
-    /// Sandboxes, by creation; ended ones too where asked for, as far as they are on record.
+    /// Sandboxes that the caller sees, by creation; ended ones too where asked for, as far as they are on record.
     ///
     /// # Errors
     /// `journal_failed` when ended ones can't be read.
     pub async fn list(&self, caller: &Caller, include_ended: bool) -> Result<Vec<Sandbox>, Error> {
+        caller.may(Action::ListSandboxes)?;
         let cells = self.registry().tables().sandboxes();
-        let own = cells.iter().filter(|c| c.account == caller.account);
+        let own = cells.iter().filter(|c| c.account == caller.account && caller.sees_sandbox(&c.id, &c.labels));
         let mut all: Vec<Sandbox> = own.filter(|c| include_ended || !c.is_over()).map(|c| c.show()).collect();
         if include_ended {
             let filter = SandboxFilter { include_ended: true, ..SandboxFilter::default() };
@@ -36,7 +38,8 @@ impl Platform {
                 let page = self.journal().sandboxes(Whose::Of(&caller.account), filter.clone(), paging).await;
                 let page = page.map_err(|e| crate::errors::journal(&e))?;
                 // The living were told above; one that was admitted since then comes with the next call.
-                for record in page.items.iter().filter(|record| record.ended_at_ms.is_some()) {
+                let seen = page.items.iter().filter(|record| caller.sees_sandbox(&record.id, &record.labels));
+                for record in seen.filter(|record| record.ended_at_ms.is_some()) {
                     if !all.iter().any(|told| told.uid == record.uid) {
                         all.push(records::sandbox(record)?);
                     }
@@ -56,7 +59,8 @@ impl Platform {
     /// # Errors
     /// `sandbox_not_found`, or `generation_gone` with what is known of its end.
     pub async fn show(&self, caller: &Caller, id: &SandboxId) -> Result<Sandbox, Error> {
-        self.living(&caller.account, id).await.map(|cell| cell.show())
+        caller.may(Action::ShowSandbox)?;
+        self.living(caller, id).await.map(|cell| cell.show())
     }
 
     /// Ends and removes a sandbox. Repeating it is fine and says so.

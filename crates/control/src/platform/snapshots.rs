@@ -2,12 +2,13 @@
 
 use std::time::Instant;
 
-use remuda_journal::{Paging, SnapshotFilter, Whose};
+use remuda_journal::{Paging, SnapshotFilter, SnapshotRecord, Whose};
 use remuda_types::SandboxId;
 use remuda_types::wire::{CreateSnapshot, Fork, ForkSandbox, RestoreSnapshot, Sandbox, Snapshot, SnapshotRemoval};
 use remuda_types::{Error, SnapshotState};
 
 use super::{KnownSnapshot, Platform};
+use crate::access::Action;
 use crate::caller::Caller;
 use crate::operation::{Answered, Call, operate};
 use crate::operations::capture::Take;
@@ -26,22 +27,25 @@ impl Platform {
         operate(self, call, Take { source: id.clone(), request }).await
     }
 
-    /// Snapshots, oldest first; deleted and failed ones too where asked for, as far as they are on record.
+    /// Snapshots that the caller sees, oldest first; deleted and failed ones too where asked for, as far as they are on record.
     ///
     /// # Errors
     /// `journal_failed` when those can't be read.
     pub async fn snapshots(&self, caller: &Caller, include_deleted: bool) -> Result<Vec<Snapshot>, Error> {
+        caller.may(Action::ListSnapshots)?;
         let cells = self.registry().tables().snapshots();
         let own = cells.iter().filter(|s| s.account == caller.account);
         let ended = |s: &Snapshot| matches!(s.state, SnapshotState::Deleted | SnapshotState::Failed);
-        let mut all: Vec<Snapshot> = own.map(|s| s.show()).filter(|s| include_deleted || !ended(s)).collect();
+        let seen = own.map(|s| s.show()).filter(|s| caller.sees_snapshot(Some(&s.source), &s.labels));
+        let mut all: Vec<Snapshot> = seen.filter(|s| include_deleted || !ended(s)).collect();
         if include_deleted {
             let filter = SnapshotFilter { include_ended: true, ..SnapshotFilter::default() };
             let mut paging = Paging::first();
             loop {
                 let page = self.journal().snapshots(Whose::Of(&caller.account), filter.clone(), paging).await;
                 let page = page.map_err(|e| crate::errors::journal(&e))?;
-                for record in page.items.iter().filter(|record| record.ended_at_ms.is_some()) {
+                let sees = |r: &&SnapshotRecord| caller.sees_snapshot(r.source.as_ref(), &r.labels);
+                for record in page.items.iter().filter(sees).filter(|record| record.ended_at_ms.is_some()) {
                     if !all.iter().any(|told| told.id == record.id) {
                         all.push(records::snapshot(record)?.0);
                     }
@@ -61,7 +65,8 @@ impl Platform {
     /// # Errors
     /// `snapshot_not_found`.
     pub async fn snapshot(&self, caller: &Caller, id_or_name: &str) -> Result<Snapshot, Error> {
-        Ok(match self.known_snapshot(&caller.account, id_or_name).await? {
+        caller.may(Action::ShowSnapshot)?;
+        Ok(match self.known_snapshot(caller, id_or_name).await? {
             KnownSnapshot::Kept(cell) => cell.show(),
             KnownSnapshot::Ended(shown) => *shown,
         })

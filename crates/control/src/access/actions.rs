@@ -17,33 +17,33 @@ pub enum Needs {
     Operator,
 }
 
-macro_rules! calls {
+macro_rules! actions {
     ($($name:ident $operation:literal $needs:expr;)*) => {
         /// One kind of call.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[allow(missing_docs, reason = "each is the operation of the API that has its name")]
-        pub enum Call {
+        pub enum Action {
             $($name,)*
         }
 
-        impl Call {
+        impl Action {
             /// Every kind.
-            pub const ALL: &'static [Call] = &[$(Call::$name),*];
+            pub const ALL: &'static [Action] = &[$(Action::$name),*];
 
             /// Its name in the native API's document.
             pub fn operation(self) -> &'static str {
-                match self { $(Call::$name => $operation),* }
+                match self { $(Action::$name => $operation),* }
             }
 
             /// What it needs.
             pub fn needs(self) -> Needs {
-                match self { $(Call::$name => $needs),* }
+                match self { $(Action::$name => $needs),* }
             }
         }
     };
 }
 
-calls! {
+actions! {
     Health "health" Needs::Nothing;
     OpenApi "openapi" Needs::Nothing;
     Capabilities "capabilities" Needs::AnyKey;
@@ -77,17 +77,21 @@ calls! {
     CreateKey "create_access_key" Needs::Scopes(&[Admin]);
     ListKeys "list_access_keys" Needs::Scopes(&[Admin]);
     RevokeKey "revoke_access_key" Needs::Scopes(&[Admin]);
+    // What became of a call is told to whoever could have made it: see `sight`.
+    ShowOperation "show_operation" Needs::AnyKey;
+    ListOperations "list_operations" Needs::AnyKey;
+    CancelOperation "cancel_operation" Needs::AnyKey;
     ShowUsage "show_usage" Needs::Scopes(&[Usage]);
     ListAccounts "list_accounts" Needs::Operator;
     SetAccount "set_account" Needs::Operator;
 }
 
-impl Call {
+impl Action {
     /// The call of an operation in the native API's document.
-    pub fn of_operation(operation: &str) -> Option<Call> {
+    pub fn of_operation(operation: &str) -> Option<Action> {
         // One handler answers to every method of a port.
         let operation = if operation.starts_with("port_") { "port" } else { operation };
-        Call::ALL.iter().copied().find(|call| call.operation() == operation)
+        Action::ALL.iter().copied().find(|call| call.operation() == operation)
     }
 }
 
@@ -97,12 +101,12 @@ mod tests {
 
     #[test]
     fn each_operation_has_one_line_and_each_scope_opens_something() {
-        for call in Call::ALL {
-            assert_eq!(Call::of_operation(call.operation()), Some(*call));
+        for call in Action::ALL {
+            assert_eq!(Action::of_operation(call.operation()), Some(*call));
         }
         for scope in AccessScope::ALL {
-            let opens = |call: &Call| matches!(call.needs(), Needs::Scopes(scopes) if scopes.contains(scope));
-            assert!(Call::ALL.iter().any(opens), "{scope} opens nothing");
+            let opens = |call: &Action| matches!(call.needs(), Needs::Scopes(scopes) if scopes.contains(scope));
+            assert!(Action::ALL.iter().any(opens), "{scope} opens nothing");
         }
     }
 }
