@@ -182,8 +182,8 @@ async fn keys_of_two_accounts_do_not_know_each_other() {
         let keys: Vec<AccessKey> = serde_json::from_value(body["access_keys"].clone()).unwrap();
         keys.into_iter().map(|key| key.id).collect::<Vec<_>>()
     };
-    assert_eq!(ids(&a).await, [a.access_key.id.clone()]);
-    assert_eq!(ids(&b).await, [b.access_key.id.clone()]);
+    assert_eq!(ids(&a).await, std::slice::from_ref(&a.access_key.id));
+    assert_eq!(ids(&b).await, std::slice::from_ref(&b.access_key.id));
     let revoke = |id: &str| format!("/v1/keys/{id}");
     let (_, foreign) = world.call_with(&b.secret, "DELETE", &revoke(a.access_key.id.as_str()), &json!({})).await;
     let (_, unknown) = world.call_with(&b.secret, "DELETE", &revoke("key-aaaaaaaaaaaaaaaaaaaa"), &json!({})).await;

@@ -1,5 +1,6 @@
 //! The binary `remuda` as users run it, against real sandboxes. One test binary, so that it is linked once.
 
+mod access;
 mod api;
 mod bad_input;
 mod branches;

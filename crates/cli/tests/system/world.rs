@@ -83,10 +83,16 @@ impl Server {
     }
 
     pub fn start_in(data_dir: &Path) -> Server {
+        Server::start_with(data_dir, &[])
+    }
+
+    /// With further arguments of `serve`.
+    pub fn start_with(data_dir: &Path, args: &[&str]) -> Server {
         set_up();
         let mut process = remuda()
             .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(data_dir)
+            .args(args)
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()
