@@ -13,7 +13,7 @@ use crate::error::{EngineError, Result, Tried};
 use crate::machine::{CapturePlaces, MachineSpec, remove_tree};
 use crate::network::NetworkBuilder;
 use crate::parts::Parts;
-use crate::process::{HostProcess, become_subreaper};
+use crate::process::HostProcess;
 use crate::rootfs;
 use crate::site::Site;
 
@@ -54,7 +54,6 @@ impl Engine {
                 what: "gVisor can restore machines only as root; run this as root (for example with sudo)".into(),
             });
         }
-        become_subreaper()?;
         let dirs = Dirs::open(data_dir)?;
         let cgroups = CgroupRoot::find(&dirs.instance())?;
         let (networks, dialer) = (NetworkBuilder::start()?, Dialer::start()?);

@@ -108,13 +108,6 @@ impl HostProcess {
     }
 }
 
-/// Makes orphans of what is started here children of this process, so that they can be reaped here and don't depend on
-/// what init does with them.
-pub(crate) fn become_subreaper() -> Result<()> {
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
-        .tried(|| "become the reaper of orphaned sandbox processes".into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -84,21 +84,28 @@ impl Site {
             tokio::join!(launching, self.networks.connect(self.namespaces, network::dial_address(&self.uid)));
         let (launched, cgroup) = launched.map_err(std::io::Error::other).tried(trying)??;
         let Launched { sentry, gofer, up } = launched;
-        let (outer, packet_socket) = connected?;
         let uid = self.uid.to_string();
-        let enlivened = control.with(move |control| enliven(control, &uid, packet_socket, life)).await;
+        let enlivened = match connected {
+            Ok((outer, packet_socket)) => {
+                let enlivened = control.with(move |control| enliven(control, &uid, packet_socket, life)).await;
+                enlivened.map(|()| outer)
+            }
+            Err(e) => Err(e),
+        };
         // The sentry would take a closed pipe for the end of whoever wants it.
         drop(up);
-        match enlivened {
-            Ok(()) => {}
-            // What runsc says of its own failure tells more than a socket that hung up.
-            Err(EngineError::Ended) => {
+        let outer = match enlivened {
+            Ok(outer) => outer,
+            Err(e) => {
+                // Both are children of this process: whoever is not waited for stays as a zombie.
                 sentry.kill()?;
+                gofer.kill()?;
                 sentry.ended().await;
-                return Err(Launch::complaint(&self.dirs));
+                gofer.ended().await;
+                // What runsc says of its own failure tells more than a socket that hung up.
+                return Err(if matches!(e, EngineError::Ended) { Launch::complaint(&self.dirs) } else { e });
             }
-            Err(e) => return Err(e),
-        }
+        };
         let halt = Halt::fresh(self.dirs.halt_mark());
         Ok(Machine::new(self.uid, self.dirs, control, halt, sentry, gofer, cgroup, self.oom, outer, self.dialer))
     }

@@ -14,4 +14,14 @@ async fn a_machine_is_started_paused_captured_and_restored_and_leaves_nothing() 
     assert!(found.deleted_open_files.is_some());
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
     assert!(!mounts.contains("remuda-trial-"), "{mounts}");
+    assert_eq!(zombies(), Vec::<String>::new());
+}
+
+/// Children of this process that have ended and were not waited for.
+fn zombies() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let children = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("children")).ok());
+    let pids: Vec<String> = children.flat_map(|c| c.split_whitespace().map(String::from).collect::<Vec<_>>()).collect();
+    let stats = pids.iter().filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok());
+    stats.filter(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z"))).collect()
 }

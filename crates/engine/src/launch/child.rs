@@ -41,10 +41,20 @@ impl Confinement<'_> {
             Confinement::Gofer { .. } => libc::CLONE_NEWPID,
         }
     }
+
+    /// The descriptor that it needs to get there, if any.
+    pub(super) fn descriptor(&self) -> Option<RawFd> {
+        match self {
+            Confinement::Sentry { network } => Some(network.as_raw_fd()),
+            Confinement::Gofer { .. } => None,
+        }
+    }
 }
 
 /// Everything that the child needs, made before its birth.
 pub(super) struct Plan<'a> {
+    /// Every descriptor that is named below, in ascending order.
+    pub(super) kept: &'a [RawFd],
     pub(super) entrances: &'a [RawFd],
     pub(super) confinement: &'a Confinement<'a>,
     pub(super) unmount_proc: RawFd,
@@ -115,6 +125,7 @@ pub(super) fn run(plan: &Plan<'_>, aside: &mut [RawFd]) -> ! {
 enum Never {}
 
 fn go(plan: &Plan<'_>, aside: &mut [RawFd]) -> Result<Never, Failed> {
+    forget_others(plan.kept)?;
     for entrance in plan.entrances {
         // SAFETY: writes one byte of a constant to an open descriptor.
         let written = unsafe { libc::write(*entrance, b"0".as_ptr().cast(), 1) };
@@ -161,6 +172,27 @@ fn go(plan: &Plan<'_>, aside: &mut [RawFd]) -> Result<Never, Failed> {
         libc::syscall(libc::SYS_execveat, binary, c"".as_ptr(), plan.argv, nothing.as_ptr(), libc::AT_EMPTY_PATH);
     }
     Err(failed(Step::Exec))
+}
+
+/// Closes whatever else the server has open, before anything can make this child wait: a server that is killed must not
+/// be survived by its listening sockets, its lock, or the other ends of the pipes that such children wait at.
+fn forget_others(kept: &[RawFd]) -> Done {
+    let close = |from: RawFd, to: c_uint| {
+        if from as c_uint > to {
+            return Ok(());
+        }
+        // SAFETY: closes descriptors that nothing below names.
+        let closed = unsafe { libc::syscall(libc::SYS_close_range, from as c_uint, to, 0 as c_uint) };
+        check(Step::Descriptors, closed as c_int)
+    };
+    let mut next = 0;
+    for descriptor in kept {
+        if *descriptor > next {
+            close(next, *descriptor as c_uint - 1)?;
+        }
+        next = *descriptor + 1;
+    }
+    close(next, c_uint::MAX)
 }
 
 /// Says that the user namespace is there, and waits until it has its users.
@@ -226,7 +258,8 @@ fn unmounter(order: RawFd) -> Done {
             -1 => Err(failed(Step::Unmounter)),
             0 => {
                 libc::dup2(order, 0);
-                // Nothing that the server has open may stay open here.
+                libc::prctl(libc::PR_SET_NAME, c"remuda-unmount".as_ptr());
+                // Nothing else may stay open here: whoever waits for an end of it would wait for this child.
                 libc::syscall(libc::SYS_close_range, 1 as c_uint, c_uint::MAX, 0 as c_uint);
                 let mut word = [0u8];
                 let told = libc::read(0, word.as_mut_ptr().cast(), 1);

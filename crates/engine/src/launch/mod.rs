@@ -165,8 +165,9 @@ impl Launch<'_> {
             match spawn.run() {
                 Ok(sentry) => sentry,
                 Err(e) => {
-                    // In its group, it would be found by whoever tears the sandbox down; but its end is not far.
                     gofer.kill()?;
+                    // Waited for, since it is a child of this process and nobody else would.
+                    tokio::runtime::Handle::current().block_on(gofer.ended());
                     return Err(e).tried(|| format!("start the sentry of {}", self.uid));
                 }
             }

@@ -36,8 +36,18 @@ pub(super) struct Spawn<'a> {
 impl Spawn<'_> {
     /// Starts it, and returns when it has become its program, or could not.
     pub(super) fn run(&self) -> io::Result<HostProcess> {
-        let (mut from_child, to_parent) = pipe().map(|(r, w)| (File::from(r), w))?;
-        let (from_parent, mut to_child) = pipe().map(|(r, w)| (r, File::from(w)))?;
+        let mut born = self.bear()?;
+        let held = born.see_through().and_then(|()| HostProcess::open(born.pid).map_err(io::Error::other));
+        if held.is_err() {
+            end(born.pid);
+        }
+        held
+    }
+
+    /// Makes the child, which then waits for its identities.
+    fn bear(&self) -> io::Result<Born> {
+        let (from_child, to_parent) = pipe().map(|(r, w)| (File::from(r), w))?;
+        let (from_parent, to_child) = pipe().map(|(r, w)| (r, File::from(w)))?;
         let nothing = File::options().read(true).write(true).open("/dev/null")?;
         let mut argv: Vec<*const c_char> = self.argv.iter().map(|a| a.as_ptr()).collect();
         argv.push(ptr::null());
@@ -45,9 +55,17 @@ impl Spawn<'_> {
         // Input and output are nothing; then come those that are handed over.
         let mut descriptors = vec![nothing.as_raw_fd(), nothing.as_raw_fd(), self.complaints.as_raw_fd()];
         descriptors.extend(self.handed.iter().map(AsRawFd::as_raw_fd));
+        let mut kept = descriptors.clone();
+        kept.extend(&entrances);
+        kept.extend(self.confinement.descriptor());
+        kept.extend([self.unmount_proc.as_raw_fd(), self.binary.as_raw_fd()]);
+        kept.extend([to_parent.as_raw_fd(), from_parent.as_raw_fd()]);
+        kept.sort_unstable();
+        kept.dedup();
         // Room to move them out of each other's way.
         let mut aside = vec![-1; descriptors.len() + 2];
         let plan = Plan {
+            kept: &kept,
             entrances: &entrances,
             confinement: &self.confinement,
             unmount_proc: self.unmount_proc.as_raw_fd(),
@@ -60,37 +78,40 @@ impl Spawn<'_> {
         let flags = self.confinement.birth_flags() | libc::SIGCHLD;
         // SAFETY: as `fork` does, this makes a child with a copy of the memory, which goes on here with the one thread
         // that called. The child calls nothing but `child::run`, which only makes system calls and never returns.
-        let born = unsafe { libc::syscall(libc::SYS_clone, flags as libc::c_ulong, 0, 0, 0, 0) };
-        match born {
+        match unsafe { libc::syscall(libc::SYS_clone, flags as libc::c_ulong, 0, 0, 0, 0) } {
             0 => child::run(&plan, &mut aside),
-            -1 => return Err(io::Error::last_os_error()),
-            _ => {}
+            -1 => Err(io::Error::last_os_error()),
+            pid => Ok(Born { pid: i32::try_from(pid).map_err(io::Error::other)?, from_child, to_child }),
         }
-        let pid = i32::try_from(born).map_err(io::Error::other)?;
-        drop((to_parent, from_parent));
-        let started = (|| {
-            let mut word = [0; 1 + size_of::<i32>()];
-            let mut length = from_child.read(&mut word)?;
-            if length == 1 && word[0] == READY {
-                map_identities(pid)?;
-                to_child.write_all(&[READY])?;
-                length = from_child.read(&mut word)?;
-                if length == 0 {
-                    // The pipe was closed by the program's start.
-                    return Ok(());
-                }
+    }
+}
+
+/// A child on its way to its program.
+struct Born {
+    pid: i32,
+    from_child: File,
+    to_child: File,
+}
+
+impl Born {
+    /// Gives it its identities, and waits until it has become its program.
+    fn see_through(&mut self) -> io::Result<()> {
+        let mut word = [0; 1 + size_of::<i32>()];
+        let mut length = self.from_child.read(&mut word)?;
+        if length == 1 && word[0] == READY {
+            map_identities(self.pid)?;
+            self.to_child.write_all(&[READY])?;
+            length = self.from_child.read(&mut word)?;
+            if length == 0 {
+                // The pipe was closed by the program's start.
+                return Ok(());
             }
-            if length < word.len() {
-                return Err(io::Error::other("the child ended before it had become its program"));
-            }
-            let why = io::Error::from_raw_os_error(i32::from_ne_bytes([word[1], word[2], word[3], word[4]]));
-            Err(io::Error::new(why.kind(), format!("{}: {why}", Step::told(word[0]))))
-        })();
-        let held = started.and_then(|()| HostProcess::open(pid).map_err(io::Error::other));
-        if held.is_err() {
-            end(pid);
         }
-        held
+        if length < word.len() {
+            return Err(io::Error::other("the child ended before it had become its program"));
+        }
+        let why = io::Error::from_raw_os_error(i32::from_ne_bytes([word[1], word[2], word[3], word[4]]));
+        Err(io::Error::new(why.kind(), format!("{}: {why}", Step::told(word[0]))))
     }
 }
 
@@ -106,7 +127,9 @@ fn end(pid: i32) {
 /// root in it is root of nothing outside.
 fn map_identities(pid: i32) -> io::Result<()> {
     for map in ["uid_map", "gid_map"] {
-        let ours = fs::read_to_string(format!("/proc/self/{map}"))?;
+        let named = |path: &str, e: io::Error| io::Error::new(e.kind(), format!("{path}: {e}"));
+        let (own, its) = (format!("/proc/self/{map}"), format!("/proc/{pid}/{map}"));
+        let ours = fs::read_to_string(&own).map_err(|e| named(&own, e))?;
         let identity: String = ours
             .lines()
             .filter_map(|line| {
@@ -115,11 +138,57 @@ fn map_identities(pid: i32) -> io::Result<()> {
                 Some(format!("{inside} {inside} {count}\n"))
             })
             .collect();
-        fs::write(format!("/proc/{pid}/{map}"), identity)?;
+        fs::write(&its, identity).map_err(|e| named(&its, e))?;
     }
     Ok(())
 }
 
 fn pipe() -> io::Result<(std::os::fd::OwnedFd, std::os::fd::OwnedFd)> {
     Ok(pipe_with(PipeFlags::CLOEXEC)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// The server may be killed at any moment: what it was starting then must not stay, with copies of what it had open.
+    #[test]
+    fn a_child_ends_when_its_server_is_gone_before_it_has_identities() {
+        let nothing = File::options().read(true).write(true).open("/dev/null").unwrap();
+        let (unmount, _tell_unmount) = pipe().unwrap();
+        let (at_end, held) = pipe().map(|(r, w)| (File::from(r), w)).unwrap();
+        let spawn = Spawn {
+            binary: &nothing,
+            argv: vec![c"nothing".into()],
+            entrances: &[],
+            complaints: &nothing,
+            handed: Vec::new(),
+            unmount_proc: unmount.as_fd(),
+            confinement: Confinement::Gofer { root: c"/tmp".into() },
+        };
+        let mut born = spawn.bear().unwrap();
+        // A second one, born while the first one's pipes are open here.
+        let other = spawn.bear().unwrap();
+        let mut word = [0];
+        born.from_child.read_exact(&mut word).unwrap();
+        assert_eq!(word, [READY]);
+        let (tell, told) = std::sync::mpsc::channel();
+        let waiting = std::thread::spawn(move || {
+            // This process's end goes, as it would with the process; the child's own copies must not count.
+            drop((held, born.to_child));
+            let status = waitpid(Pid::from_raw(born.pid), WaitOptions::empty()).unwrap();
+            let rest = { &at_end }.read(&mut [0]).unwrap();
+            tell.send((status.map(|(_, status)| status.exit_status()), rest)).unwrap();
+        });
+        let seen = told.recv_timeout(Duration::from_secs(20));
+        end(other.pid);
+        if seen.is_err() {
+            end(born.pid);
+        }
+        assert_eq!(seen.expect("it waits for its server for ever"), (Some(Some(1)), 0));
+        waiting.join().unwrap();
+    }
 }

@@ -153,7 +153,6 @@ impl Server {
 
     /// Kills it, as nobody can prepare for. Its machine becomes an orphan that is no child of this process.
     pub fn kill(mut self) {
-        rustix::process::set_child_subreaper(None).unwrap();
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
