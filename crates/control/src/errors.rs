@@ -60,7 +60,11 @@ pub(crate) fn channel(id: &SandboxId, e: ChannelError) -> Error {
                 AgentErrorKind::NotAFile => ErrorCode::NotARegularFile,
                 AgentErrorKind::NotADirectory => ErrorCode::NotADirectory,
                 AgentErrorKind::Full => ErrorCode::DiskFull,
-                AgentErrorKind::Exists | AgentErrorKind::Invalid | AgentErrorKind::Failed => ErrorCode::InvalidRequest,
+                AgentErrorKind::Exists
+                | AgentErrorKind::Invalid
+                | AgentErrorKind::Failed
+                | AgentErrorKind::Undone
+                | AgentErrorKind::Forgotten => ErrorCode::InvalidRequest,
             };
             Error::new(code, refusal.message)
         }

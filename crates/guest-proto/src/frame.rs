@@ -1,4 +1,8 @@
-//! The frame: a 16-byte header and a payload.
+//! The frame: a 16-byte header, a payload, and one byte that shows that it is whole.
+//!
+//! A side that dies leaves a half frame behind, and its successor can't know where it was cut. So the successor first
+//! writes [`PADDING_BYTES`] zeros: they complete the half frame, whichever it is, and since no frame ends in a zero it
+//! is recognised and dropped. What the cut left of a header only ever makes the frame shorter.
 
 use std::io::{self, Read, Write};
 
@@ -11,10 +15,19 @@ pub const HEADER_BYTES: usize = 16;
 /// Largest payload of a frame, in bytes. Data is cut into chunks of at most this size.
 pub const FRAME_PAYLOAD_BYTES_MAX: usize = 2 << 20;
 
+/// The last byte of every frame. It is not the byte that padding is made of.
+pub const FRAME_END: u8 = 0xe7;
+
+/// Zeros that complete any half frame.
+pub const PADDING_BYTES: usize = HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX + 1;
+
 /// Payload of a [`Kind::HostEnd`] that abandons a transfer, in either direction.
 pub const HOST_END_ABANDONED: u8 = 1;
 
-const MAGIC: [u8; 2] = *b"Rm";
+/// The first byte of every frame.
+pub const FRAME_BEGIN: u8 = b'R';
+
+const MAGIC: [u8; 2] = [FRAME_BEGIN, b'm'];
 
 /// What a frame is. Values below 0x80 go from host to guest, the others back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,11 +58,13 @@ pub enum Kind {
     Quiesced = 0x85,
     /// Something happened; the payload is a JSON `Event`.
     Event = 0x86,
+    /// The first frame for a host that bound; the payload is the nonce of its `Bind`. What came before was for another.
+    Synced = 0x87,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
-        const ALL: [Kind; 12] = [
+        const ALL: [Kind; 13] = [
             Kind::Request,
             Kind::HostData,
             Kind::HostEnd,
@@ -62,6 +77,7 @@ impl Kind {
             Kind::GuestCredit,
             Kind::Quiesced,
             Kind::Event,
+            Kind::Synced,
         ];
         ALL.into_iter().find(|k| *k as u8 == byte)
     }
@@ -90,6 +106,9 @@ pub enum FrameError {
     /// The header's last four bytes are not zero.
     #[error("a frame header whose reserved bytes are not zero")]
     Reserved,
+    /// The last byte is not [`FRAME_END`]: whoever wrote it died in the middle.
+    #[error("a frame of kind {0:?} that broke off in the middle")]
+    Cut(Kind),
     /// A payload that is not what its kind says.
     #[error("a frame of kind {kind:?} whose payload makes no sense: {why}")]
     Payload {
@@ -115,6 +134,11 @@ pub struct Header {
 }
 
 impl Header {
+    /// Bytes that follow the header: the payload and the frame's last byte.
+    pub fn rest_bytes(self) -> usize {
+        self.length as usize + 1
+    }
+
     /// The header as it travels.
     pub fn encode(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -170,12 +194,21 @@ impl Frame {
         Header { kind: self.kind, channel: self.channel, length: self.payload.len() as u32 }
     }
 
-    /// Header and payload in one buffer, for a single write.
+    /// The whole frame in one buffer, for a single write.
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + self.payload.len());
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + self.payload.len() + 1);
         bytes.extend_from_slice(&self.header().encode());
         bytes.extend_from_slice(&self.payload);
+        bytes.push(FRAME_END);
         bytes
+    }
+
+    /// The frame of this header, from the payload and last byte that came behind it.
+    pub fn decode(header: Header, mut rest: Vec<u8>) -> Result<Frame, FrameError> {
+        if rest.pop() != Some(FRAME_END) || rest.len() != header.length as usize {
+            return Err(FrameError::Cut(header.kind));
+        }
+        Ok(Frame { kind: header.kind, channel: header.channel, payload: rest })
     }
 }
 
@@ -193,9 +226,9 @@ pub fn read_frame(reader: &mut impl Read) -> Result<Option<Frame>, FrameError> {
         }
     }
     let header = Header::decode(&bytes)?;
-    let mut payload = vec![0; header.length as usize];
-    reader.read_exact(&mut payload)?;
-    Ok(Some(Frame { kind: header.kind, channel: header.channel, payload }))
+    let mut rest = vec![0; header.rest_bytes()];
+    reader.read_exact(&mut rest)?;
+    Frame::decode(header, rest).map(Some)
 }
 
 /// Writes one frame whole.
@@ -205,8 +238,9 @@ pub fn write_frame(writer: &mut impl Write, frame: &Frame) -> Result<(), FrameEr
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn any_kind() -> impl Strategy<Value = Kind> {
         any::<u8>().prop_filter_map("a kind", Kind::from_byte)
@@ -230,6 +264,38 @@ mod tests {
             let bytes = Frame::new(Kind::Reply, channel, payload).encode();
             let cut = bytes.len() - cut.min(bytes.len() - 1);
             prop_assert!(matches!(read_frame(&mut &bytes[..cut]), Err(FrameError::Io(_))));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_cut_frame_completed_by_padding_is_never_taken(
+            kind in any_kind(),
+            channel: u32,
+            payload in proptest::collection::vec(any::<u8>(), 0..2000),
+            cut: prop::sample::Index,
+        ) {
+            let bytes = Frame { kind, channel, payload }.encode();
+            let cut = cut.index(bytes.len());
+            let mut stream = bytes[..cut].to_vec();
+            stream.resize(cut + PADDING_BYTES, 0);
+            let mut stream = stream.as_slice();
+            prop_assert!(matches!(
+                read_frame(&mut stream),
+                Err(FrameError::Magic(_) | FrameError::Version(_) | FrameError::Kind(_) | FrameError::Cut(_))
+            ));
+        }
+    }
+
+    #[test]
+    fn padding_completes_the_longest_frame() {
+        let bytes = Frame::new(Kind::HostData, 1, vec![1; FRAME_PAYLOAD_BYTES_MAX]).encode();
+        assert_eq!(bytes.len(), PADDING_BYTES);
+        for cut in [1, HEADER_BYTES, bytes.len() / 2, bytes.len() - 1] {
+            let mut stream = bytes[..cut].to_vec();
+            stream.resize(cut + PADDING_BYTES, 0);
+            let mut rest = stream.as_slice();
+            assert!(matches!(read_frame(&mut rest), Err(FrameError::Magic(_) | FrameError::Cut(_))), "{cut}");
         }
     }
 

@@ -8,26 +8,34 @@
 //!
 //! - After every start and every restore the host's first frame is a [`Request::Bind`]. Until it is answered the agent
 //!   writes nothing, so that nothing an earlier incarnation had to say reaches a new host.
+//! - A host that takes over from one that died first writes [`PADDING_BYTES`] zeros, which complete whatever half frame
+//!   that left; the agent drops that and everything else up to the `Bind`. The host drops everything up to the
+//!   [`Kind::Synced`] with its nonce: the agent's frames to the dead one, the first of which it may find half read. It
+//!   reads while it writes, since both ways may be full. Executions and effects go on; transfers are broken off.
 //! - [`Kind::Quiesce`] asks the agent for a frame boundary: it answers [`Kind::Quiesced`] and writes nothing more until
 //!   [`Kind::Proceed`] (the source goes on) or `Bind` (a copy woke up). The host writes nothing between `Quiesce` and
 //!   one of those two either. What is captured in between holds no half frame and no unread one.
 //! - Data flows on channels in windows: a sender stays at most [`WINDOW_BYTES`] ahead of the receiver's last
-//!   [`Kind::Credit`], which carries the bytes consumed since the channel began. The agent never drops output: at its
+//!   credit, which carries the bytes consumed since the channel began. The agent never drops output: at its
 //!   window it stops reading the program's pipe.
 
 mod frame;
 mod message;
 
 pub use frame::{
-    FRAME_PAYLOAD_BYTES_MAX, Frame, FrameError, HEADER_BYTES, HOST_END_ABANDONED, Header, Kind, read_frame, write_frame,
+    FRAME_BEGIN, FRAME_END, FRAME_PAYLOAD_BYTES_MAX, Frame, FrameError, HEADER_BYTES, HOST_END_ABANDONED, Header, Kind,
+    PADDING_BYTES, read_frame, write_frame,
 };
 pub use message::{
-    AgentError, AgentErrorKind, Bind, Bound, Entry, EntryKind, Event, ExecutionReport, OUTPUT_PREFIX_BYTES,
+    AgentError, AgentErrorKind, Bind, Bound, Entry, EntryKind, Event, ExecutionReport, Nonce, OUTPUT_PREFIX_BYTES,
     OutputChunk, Program, Reply, ReplyResult, Request, ResumeAt, Spawn, Stream, decode_credit, encode_credit,
 };
 
 /// Version of frames and messages. An agent with another one is refused by the host with a sentence.
-pub const PROTOCOL_VERSION: u8 = 1;
+///
+/// 1 had no [`FRAME_END`] and no nonce. It was never released, so that no snapshot holds an agent that speaks it, and
+/// this side reads 2 alone.
+pub const PROTOCOL_VERSION: u8 = 2;
 
 /// How far a sender of data may be ahead of the receiver's last credit, in bytes for each channel.
 pub const WINDOW_BYTES: u64 = 1 << 20;

@@ -10,8 +10,13 @@ use crate::frame::{FrameError, Kind};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "call", rename_all = "snake_case")]
 pub enum Request {
-    /// Tells the agent who it is now. Answered by [`Reply::Bound`].
-    Bind(Bind),
+    /// Tells the agent who it is now. Answered by a [`Kind::Synced`] with the nonce, and then by [`Reply::Bound`].
+    Bind {
+        /// Sixteen fresh random bytes, by which the host recognises where what is meant for it begins.
+        nonce: Nonce,
+        /// Who it is.
+        identity: Bind,
+    },
     /// Starts a program. Answered by [`Reply::Spawned`]; its output comes on the call's own channel number.
     Spawn(Spawn),
     /// Sends a signal to an execution's process group. Answered by [`Reply::Done`].
@@ -83,9 +88,19 @@ pub enum Request {
     },
     /// Names the open files that have no name left, which gVisor cannot checkpoint. Answered by [`Reply::Sentences`].
     DeletedOpenFiles,
+    /// Asks what became of an effect that this or an earlier host asked for. Answered as the effect's own call was or
+    /// would have been, once that is known; with [`AgentErrorKind::Undone`] if nothing of it was or will be done; with
+    /// [`AgentErrorKind::Forgotten`] if that can't be told any more.
+    Outcome {
+        /// The server's number for the effect.
+        effect: u64,
+    },
     /// Asks for a sign of life. Answered by [`Reply::Done`].
     Ping,
 }
+
+/// What a host recognises the beginning of its own conversation by. Bytes that a guest can't know before.
+pub type Nonce = [u8; 16];
 
 /// Who the sandbox is from now on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -197,11 +212,17 @@ pub struct ExecutionReport {
     pub channel: u32,
     /// The id it was started under (in a copy: the source's).
     pub execution: String,
-    /// The leader's pid.
+    /// The server's number for the effect that started it.
+    pub effect: u64,
+    /// The leader's pid; 0 while it is being started.
     pub pid: u32,
     /// Bytes of output read so far.
     pub produced: u64,
-    /// Whether its end has not been told yet.
+    /// Bytes of standard input that arrived.
+    pub input: u64,
+    /// Whether the end of its standard input arrived, or it has none.
+    pub input_ended: bool,
+    /// Whether it has not ended. The end of one that has is told (again) after this, by an event, until it is forgotten.
     pub running: bool,
 }
 
@@ -286,6 +307,10 @@ pub enum AgentErrorKind {
     Full,
     /// The call makes no sense.
     Invalid,
+    /// Nothing of it was done: it never arrived whole, or was broken off before it had any effect.
+    Undone,
+    /// Whether it was done is not known any more.
+    Forgotten,
     /// Anything else.
     Failed,
 }

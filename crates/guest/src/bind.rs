@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use remuda_guest_proto::{Bind, Bound, Reply};
+use remuda_guest_proto::{Bind, Bound, Frame, Kind, Nonce, Reply};
 
 use crate::agent::{Agent, reply_frame};
 use crate::execution::Execution;
@@ -13,7 +13,7 @@ use crate::identity;
 use crate::sync::lock;
 
 /// Carries out a `Bind` and answers it.
-pub fn bind(agent: &Agent, call: u32, bind: &Bind) {
+pub fn bind(agent: &Agent, call: u32, nonce: Nonce, bind: &Bind) {
     unbind(agent);
     agent.processes_max.store(bind.processes_max.max(1), Ordering::Relaxed);
     identity::take(&agent.inherited, bind);
@@ -25,7 +25,8 @@ pub fn bind(agent: &Agent, call: u32, bind: &Bind) {
     shared.sort_by_key(|execution| execution.channel);
     let reports = shared.iter().map(|execution| execution.rebind(have.get(&execution.channel).copied())).collect();
     let bound = Reply::Bound(Bound { agent: env!("CARGO_PKG_VERSION").to_owned(), executions: reports });
-    agent.outbox.speak(reply_frame(call, &Ok(bound)), &shared);
+    let synced = Frame::new(Kind::Synced, 0, nonce.to_vec());
+    agent.outbox.speak([synced, reply_frame(call, &Ok(bound))], &shared);
 }
 
 /// The host is gone or can't be trusted: the agent falls silent until the next bind.

@@ -1,12 +1,13 @@
 //! The two ends of the channel: one thread reads frames from stdin and has them carried out, one writes frames to
-//! stdout. Frames the host can't have meant are said on stderr; after bytes that are no frame only a `Bind` is heard.
+//! stdout. Frames the host can't have meant are said on stderr; after bytes that are no frame only a `Bind` is heard. So
+//! it is after the half frame of a host that died, which its successor completed with padding.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use remuda_guest_proto::{Frame, FrameError, HEADER_BYTES, Header, Kind, Request, read_frame};
+use remuda_guest_proto::{FRAME_BEGIN, FRAME_END, Frame, FrameError, HEADER_BYTES, Header, Kind, Request, read_frame};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -68,23 +69,24 @@ fn find_bind(input: &mut impl BufRead) -> io::Result<Frame> {
         let mut at = 0;
         let mut kept = seen.len();
         while let Some(header) = seen.get(at..at + HEADER_BYTES).and_then(|bytes| bytes.try_into().ok()) {
-            if let Ok(Header { kind: Kind::Request, channel, length }) = Header::decode(header)
-                && length as usize <= BIND_BYTES_MAX
+            if let Ok(header @ Header { kind: Kind::Request, .. }) = Header::decode(header)
+                && header.rest_bytes() <= BIND_BYTES_MAX
             {
                 let from = at + HEADER_BYTES;
-                let to = from + length as usize;
-                match seen.get(from..to) {
+                let to = from + header.rest_bytes();
+                match seen.get(from..to).map(|rest| Frame::decode(header, rest.to_vec())) {
                     // Not all there yet: it stays, and so does what follows.
                     None => kept = kept.min(at),
-                    Some(payload) if is_bind(payload) => {
-                        let frame = Frame::new(Kind::Request, channel, payload.to_vec());
+                    Some(Ok(frame)) if is_bind(&frame.payload) => {
                         input.consume(to.saturating_sub(before));
                         return Ok(frame);
                     }
                     Some(_) => {}
                 }
             }
-            at += 1;
+            // Padding is long, and none of it begins a header.
+            let next = seen.get(at + 1..).unwrap_or_default();
+            at += 1 + next.iter().position(|byte| *byte == FRAME_BEGIN).unwrap_or(next.len());
         }
         input.consume(got);
         seen.drain(..kept.min(at));
@@ -92,7 +94,7 @@ fn find_bind(input: &mut impl BufRead) -> io::Result<Frame> {
 }
 
 fn is_bind(payload: &[u8]) -> bool {
-    matches!(serde_json::from_slice(payload), Ok(Request::Bind(_)))
+    matches!(serde_json::from_slice(payload), Ok(Request::Bind { .. }))
 }
 
 /// Standard input, which blocks whatever its flags are and ends only if `ends`.
@@ -147,11 +149,12 @@ pub fn write_all(agent: Arc<Agent>) {
 fn write(frame: &Frame) -> io::Result<()> {
     let header = frame.header().encode();
     let mut written = 0;
-    let length = HEADER_BYTES + frame.payload.len();
+    let length = HEADER_BYTES + frame.header().rest_bytes();
     while written < length {
         let head = header.get(written..).unwrap_or_default();
         let body = frame.payload.get(written.saturating_sub(HEADER_BYTES)..).unwrap_or_default();
-        match rustix::io::writev(rustix::stdio::stdout(), &[io::IoSlice::new(head), io::IoSlice::new(body)]) {
+        let parts = [head, body, &[FRAME_END]].map(io::IoSlice::new);
+        match rustix::io::writev(rustix::stdio::stdout(), &parts) {
             Ok(more) => written += more,
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => wait_for(rustix::stdio::stdout(), PollFlags::OUT)?,
@@ -176,7 +179,7 @@ mod tests {
     use super::*;
 
     fn bind() -> Frame {
-        let bind = Request::Bind(Bind {
+        let identity = Bind {
             sandbox: "a@b".to_owned(),
             uid: "u".to_owned(),
             hostname: "h".to_owned(),
@@ -185,7 +188,8 @@ mod tests {
             now_unix_ms: 0,
             executions: Vec::new(),
             processes_max: 5,
-        });
+        };
+        let bind = Request::Bind { nonce: [7; 16], identity };
         Frame::new(Kind::Request, 9, serde_json::to_vec(&bind).unwrap())
     }
 
@@ -200,6 +204,17 @@ mod tests {
             let mut rest = Vec::new();
             input.read_to_end(&mut rest).unwrap();
             prop_assert_eq!(rest, b"rest");
+        }
+    }
+
+    #[test]
+    fn a_bind_is_found_behind_padding_and_behind_a_bind_that_was_cut() {
+        let whole = bind().encode();
+        for cut in 0..whole.len() {
+            let mut bytes = whole.get(..cut).unwrap().to_vec();
+            bytes.resize(cut + 300_000, 0);
+            bytes.extend(&whole);
+            assert_eq!(find_bind(&mut bytes.as_slice()).unwrap(), bind(), "{cut}");
         }
     }
 

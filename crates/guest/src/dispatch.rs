@@ -10,7 +10,7 @@ use remuda_guest_proto::{AgentError, AgentErrorKind, Frame, Kind, Reply, Request
 use crate::agent::{Agent, Place};
 use crate::bind::bind;
 use crate::children::Signalled;
-use crate::effects::Begin;
+use crate::effects::{Begin, Known};
 use crate::errors::{failed, invalid, reason, refusal, say, shown};
 use crate::execution::{Execution, Target};
 use crate::files;
@@ -45,8 +45,8 @@ pub fn dispatch(agent: &Arc<Agent>, frame: Frame) {
 
 fn request(agent: &Arc<Agent>, call: u32, payload: &[u8]) {
     let request = serde_json::from_slice::<Request>(payload);
-    if let Ok(Request::Bind(identity)) = &request {
-        bind(agent, call, identity);
+    if let Ok(Request::Bind { nonce, identity }) = &request {
+        bind(agent, call, *nonce, identity);
         return;
     }
     let Some(host) = agent.outbox.host() else {
@@ -65,10 +65,11 @@ fn request(agent: &Arc<Agent>, call: u32, payload: &[u8]) {
         }
     };
     match request {
-        Request::Bind(_) => {}
+        Request::Bind { .. } => {}
         Request::Spawn(spawn) => start(agent, host, call, spawn),
         Request::Signal { channel, signal } => agent.reply(host, call, &send_signal(agent, channel, signal)),
         Request::Forget { channel } => agent.reply(host, call, &forget(agent, channel)),
+        Request::Outcome { effect } => tell_outcome(agent, effect, host, call),
         Request::Ping => agent.reply(host, call, &Ok(Reply::Done)),
         Request::DeletedOpenFiles => files::call(agent, host, call, |_| Ok(crate::deleted::sentences())),
         Request::ReadFile { path, user } => files::read(agent, host, call, path, user),
@@ -149,6 +150,28 @@ fn start(agent: &Arc<Agent>, host: Host, call: u32, spawn: Spawn) {
     }
 }
 
+/// Answers with what became of an effect, at once or when it is known.
+fn tell_outcome(agent: &Agent, effect: u64, host: Host, call: u32) {
+    let known = lock(&agent.effects).outcome(effect, host, call);
+    match known {
+        Known::Waits => {}
+        Known::Outcome(result) => agent.reply(host, call, &result),
+        Known::TooMany => agent.reply(host, call, &Err(too_many_wait(effect))),
+        Known::Undone => {
+            let message = format!("effect {effect} was not asked for, or nothing of it was done");
+            agent.reply(host, call, &Err(refusal(AgentErrorKind::Undone, message)));
+        }
+        Known::Forgotten => {
+            let message = format!("whether effect {effect} was done is not known any more");
+            agent.reply(host, call, &Err(refusal(AgentErrorKind::Forgotten, message)));
+        }
+    }
+}
+
+fn too_many_wait(effect: u64) -> AgentError {
+    refusal(AgentErrorKind::Full, format!("too many calls wait for the outcome of effect {effect}"))
+}
+
 /// Whether the call must be carried out; else it was or will be answered.
 pub fn begin_effect(agent: &Agent, effect: u64, host: Host, call: u32) -> bool {
     let begin = lock(&agent.effects).begin(effect, host, call);
@@ -156,10 +179,7 @@ pub fn begin_effect(agent: &Agent, effect: u64, host: Host, call: u32) -> bool {
         Begin::Do => return true,
         Begin::Wait => {}
         Begin::Answer(result) => agent.reply(host, call, &result),
-        Begin::TooMany => {
-            let message = format!("too many calls wait for the outcome of effect {effect}");
-            agent.reply(host, call, &Err(refusal(AgentErrorKind::Full, message)));
-        }
+        Begin::TooMany => agent.reply(host, call, &Err(too_many_wait(effect))),
     }
     false
 }
@@ -168,7 +188,7 @@ fn admit(agent: &Agent, call: u32, spawn: &Spawn) -> Result<(Arc<Execution>, Pla
     let full = |message: String| refusal(AgentErrorKind::Full, message);
     let place = Place::take(&agent.live_executions, EXECUTIONS_LIVE_MAX)
         .ok_or_else(|| full(format!("{EXECUTIONS_LIVE_MAX} executions run or have their pipes held by others")))?;
-    let execution = Execution::new(call, spawn.execution.clone(), spawn.stdin)
+    let execution = Execution::new(call, spawn.execution.clone(), spawn.effect, spawn.stdin)
         .map_err(|errno| failed("make an execution", errno))
         .map(Arc::new)?;
     if agent.transfers.get(call).is_some() {

@@ -21,6 +21,8 @@ pub struct Effects {
     known: HashMap<u64, Effect>,
     /// Effects with an outcome, oldest first.
     done: VecDeque<u64>,
+    /// The highest number whose outcome was dropped: what lies above it was not, whatever servers number effects by.
+    dropped: Option<u64>,
 }
 
 /// What to do with a call.
@@ -36,7 +38,39 @@ pub enum Begin {
     TooMany,
 }
 
+/// What is known of an effect.
+#[derive(Debug, PartialEq)]
+pub enum Known {
+    /// It is being done, and the call will be answered with the others.
+    Waits,
+    /// It was done, and this was the answer.
+    Outcome(ReplyResult),
+    /// Nothing of it was done.
+    Undone,
+    /// It may have been done too long ago.
+    Forgotten,
+    /// Too many calls wait for it.
+    TooMany,
+}
+
 impl Effects {
+    /// A call asks what became of an effect, and asks for nothing.
+    pub fn outcome(&mut self, effect: u64, host: Host, call: u32) -> Known {
+        if !self.known.contains_key(&effect) {
+            return if self.dropped.is_some_and(|dropped| effect <= dropped) {
+                Known::Forgotten
+            } else {
+                Known::Undone
+            };
+        }
+        match self.begin(effect, host, call) {
+            Begin::Answer(result) => Known::Outcome(result),
+            Begin::TooMany => Known::TooMany,
+            // It is known, and so is not begun.
+            Begin::Wait | Begin::Do => Known::Waits,
+        }
+    }
+
     /// A call asks for an effect.
     pub fn begin(&mut self, effect: u64, host: Host, call: u32) -> Begin {
         match self.known.get_mut(&effect) {
@@ -69,6 +103,7 @@ impl Effects {
             while self.done.len() > EFFECTS_MAX {
                 if let Some(oldest) = self.done.pop_front() {
                     self.known.remove(&oldest);
+                    self.dropped = self.dropped.max(Some(oldest));
                 }
             }
         }
@@ -112,6 +147,26 @@ mod tests {
         assert_eq!(effects.begin(0, NOBODY, 1), Begin::Do);
         assert_eq!(effects.begin(1, NOBODY, 1), Begin::Answer(Ok(Reply::Done)));
         assert_eq!(effects.begin(u64::MAX, NOBODY, 2), Begin::Wait);
+    }
+
+    #[test]
+    fn what_became_of_an_effect_is_told_and_nothing_is_begun_by_asking() {
+        let mut effects = Effects::default();
+        assert_eq!(effects.outcome(7, NOBODY, 1), Known::Undone);
+        assert_eq!(effects.begin(7, NOBODY, 1), Begin::Do);
+        assert_eq!(effects.outcome(7, NOBODY, 2), Known::Waits);
+        assert_eq!(effects.finish(7, &Ok(Reply::Spawned { pid: 5 }), true), [(NOBODY, 1), (NOBODY, 2)]);
+        assert_eq!(effects.outcome(7, NOBODY, 3), Known::Outcome(Ok(Reply::Spawned { pid: 5 })));
+        assert_eq!(effects.begin(8, NOBODY, 1), Begin::Do);
+        effects.finish(8, &Ok(Reply::Done), false);
+        assert_eq!(effects.outcome(8, NOBODY, 3), Known::Undone);
+        for effect in 10..10 + EFFECTS_MAX as u64 {
+            assert_eq!(effects.begin(effect, NOBODY, 1), Begin::Do);
+            effects.finish(effect, &Ok(Reply::Done), true);
+        }
+        assert_eq!(effects.outcome(7, NOBODY, 3), Known::Forgotten);
+        assert_eq!(effects.outcome(10, NOBODY, 3), Known::Outcome(Ok(Reply::Done)));
+        assert_eq!(effects.outcome(100_000, NOBODY, 3), Known::Undone);
     }
 
     #[test]

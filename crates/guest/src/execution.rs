@@ -53,6 +53,8 @@ pub struct Execution {
     pub channel: u32,
     /// Its id with the host.
     pub id: String,
+    /// The server's number for the effect that started it.
+    pub effect: u64,
     /// Whether its standard input is a pipe.
     pub has_stdin: bool,
     wake: OwnedFd,
@@ -83,10 +85,11 @@ pub enum Target {
 
 impl Execution {
     /// An execution whose program is not started yet.
-    pub fn new(channel: u32, id: String, has_stdin: bool) -> rustix::io::Result<Execution> {
+    pub fn new(channel: u32, id: String, effect: u64, has_stdin: bool) -> rustix::io::Result<Execution> {
         Ok(Execution {
             channel,
             id,
+            effect,
             has_stdin,
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             state: Mutex::new(State {
@@ -261,7 +264,6 @@ impl Execution {
             state.full = false;
             self.wake();
         }
-        let running = !(state.end.is_some() && state.end_told);
         state.end_told = false;
         state.listed = true;
         state.offered = true;
@@ -271,12 +273,15 @@ impl Execution {
         ExecutionReport {
             channel: self.channel,
             execution: self.id.clone(),
+            effect: self.effect,
             pid: match state.phase {
                 Phase::Starting(_) => 0,
                 Phase::Started(pid) => pid,
             },
             produced: state.log.produced(),
-            running,
+            input: state.stdin.received(),
+            input_ended: !self.has_stdin || state.stdin.is_closed(),
+            running: state.end.is_none(),
         }
     }
 

@@ -81,6 +81,16 @@ impl Inbox {
         None
     }
 
+    /// Bytes received so far.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Whether nothing more will come.
+    pub fn is_closed(&self) -> bool {
+        self.ending.is_some()
+    }
+
     /// Bytes consumed so far.
     pub fn consumed(&self) -> u64 {
         self.consumed

@@ -161,9 +161,11 @@ impl Outbox {
     }
 
     /// The host that began is bound: its answer goes out first, then what the executions have to say.
-    pub fn speak(&self, bound: Frame, executions: &[Arc<Execution>]) {
+    pub fn speak(&self, answer: [Frame; 2], executions: &[Arc<Execution>]) {
         let mut state = lock(&self.state);
-        state.items.push_front(Item::Frame(bound));
+        for frame in answer.into_iter().rev() {
+            state.items.push_front(Item::Frame(frame));
+        }
         state.items.extend(executions.iter().cloned().map(Item::Execution));
         state.mode = Mode::Speaking;
         state.bound = true;
@@ -250,6 +252,10 @@ mod tests {
         Frame::new(Kind::Reply, channel, Vec::new())
     }
 
+    fn answer(channel: u32) -> [Frame; 2] {
+        [Frame::new(Kind::Synced, 0, Vec::new()), reply(channel)]
+    }
+
     fn channels(outbox: &Outbox) -> Vec<(Kind, u32)> {
         std::iter::from_fn(|| outbox.next_now(&mut Vec::new())).map(|f| (f.kind, f.channel)).collect()
     }
@@ -264,29 +270,30 @@ mod tests {
         let host = outbox.begin();
         outbox.push(host, reply(2));
         assert_eq!(channels(&outbox), []);
-        outbox.speak(reply(3), &[]);
-        assert_eq!(channels(&outbox), [(Kind::Reply, 3), (Kind::Reply, 2)]);
+        outbox.speak(answer(3), &[]);
+        assert_eq!(channels(&outbox), [(Kind::Synced, 0), (Kind::Reply, 3), (Kind::Reply, 2)]);
     }
 
     #[test]
     fn a_quiesce_is_a_boundary_until_proceed() {
         let outbox = Outbox::new();
         let host = outbox.begin();
-        outbox.speak(reply(1), &[]);
+        outbox.speak(answer(1), &[]);
         outbox.push(host, reply(2));
         outbox.quiesce();
         assert_eq!(channels(&outbox), [(Kind::Quiesced, 0)]);
         outbox.push(host, reply(3));
         assert_eq!(channels(&outbox), []);
         outbox.proceed();
-        assert_eq!(channels(&outbox), [(Kind::Reply, 1), (Kind::Reply, 2), (Kind::Reply, 3)]);
+        let after = [(Kind::Synced, 0), (Kind::Reply, 1), (Kind::Reply, 2), (Kind::Reply, 3)];
+        assert_eq!(channels(&outbox), after);
     }
 
     #[test]
     fn a_copy_never_answers_for_its_source() {
         let outbox = Outbox::new();
         let source = outbox.begin();
-        outbox.speak(reply(1), &[]);
+        outbox.speak(answer(1), &[]);
         outbox.push(source, reply(2));
         assert!(outbox.reserve(source, OUTBOX_DATA_BYTES_MAX));
         outbox.quiesce();
@@ -294,9 +301,9 @@ mod tests {
         let copy = outbox.begin();
         outbox.push(source, reply(4));
         outbox.push_data(source, reply(5), OUTBOX_DATA_BYTES_MAX);
-        outbox.speak(reply(1), &[]);
+        outbox.speak(answer(1), &[]);
         outbox.push(source, reply(6));
-        assert_eq!(channels(&outbox), [(Kind::Reply, 1)]);
+        assert_eq!(channels(&outbox), [(Kind::Synced, 0), (Kind::Reply, 1)]);
         assert!(!outbox.reserve(source, 1));
         assert!(outbox.reserve(copy, OUTBOX_DATA_BYTES_MAX), "the source's reservation does not count");
     }

@@ -58,7 +58,7 @@ fn as_root(program: &str) -> StartExecution {
 
 /// What writes a frame: kind, channel, payload.
 const FRAMES: &str = "import os,struct\nout = os.open('/proc/1/fd/1', os.O_WRONLY)\n\
-    def frame(kind, channel, payload): return b'Rm' + struct.pack('<BBIII', 1, kind, channel, len(payload), 0) + payload\n";
+    def frame(kind, channel, payload): return b'Rm' + struct.pack('<BBIII', 2, kind, channel, len(payload), 0) + payload + bytes([0xe7])\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nonsense_in_the_channel_ends_that_sandbox_alone() {
@@ -67,9 +67,11 @@ async fn nonsense_in_the_channel_ends_that_sandbox_alone() {
     let witness = Witness::start(&api.client, &other.id);
     for (what, program) in [
         ("noise", "os.write(out, os.urandom(4096))"),
-        ("a huge length", "os.write(out, b'Rm' + struct.pack('<BBIII', 1, 0x84, 1, 0xffffffff, 0))"),
+        ("a huge length", "os.write(out, b'Rm' + struct.pack('<BBIII', 2, 0x84, 1, 0xffffffff, 0))"),
         ("another version", "os.write(out, b'Rm' + struct.pack('<BBIII', 9, 0x81, 1, 0, 0))"),
         ("the host's own words", "os.write(out, frame(0x01, 1, b'{}'))"),
+        ("half a frame", "os.write(out, frame(0x84, 1, bytes(8))[:-1] + bytes(30))"),
+        ("a beginning", "os.write(out, frame(0x87, 0, bytes(16)))"),
         ("an answer that is none", "os.write(out, frame(0x81, 1, b'{\"Ok\":17}'))"),
         ("an event that is none", "os.write(out, frame(0x86, 0, b'[' * 100000))"),
         ("a credit that is none", "os.write(out, frame(0x84, 1, b'xyz'))"),

@@ -1,14 +1,16 @@
-//! Reads what the guest says. All of it is hostile input: a frame that makes no sense ends the channel.
+//! Reads what the guest says. All of it is hostile input: a frame that makes no sense ends the channel. What was meant
+//! for an earlier server is dropped unread.
 
 use std::sync::Weak;
 
 use futures_util::FutureExt;
 use remuda_engine::OomAlarm;
 use remuda_guest_proto::{
-    AgentError, Event, Frame, FrameError, HEADER_BYTES, Header, Kind, ReplyResult, decode_credit,
+    AgentError, Event, Frame, FrameError, HEADER_BYTES, Header, Kind, Nonce, ReplyResult, decode_credit,
 };
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 use tokio::net::unix::pipe;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
@@ -17,13 +19,31 @@ use super::intake::Incoming;
 /// What the reading task owns.
 pub(super) struct Ear {
     pub(super) fifo: pipe::Receiver,
+    /// Told when the channel is bound.
+    pub(super) nonce: oneshot::Receiver<Nonce>,
     pub(super) oom: OomAlarm,
     pub(super) ended: CancellationToken,
 }
 
 pub(super) async fn run(ear: Ear, shared: Weak<Shared>, closing: CancellationToken) {
-    let Ear { fifo, oom, ended } = ear;
+    let Ear { fifo, nonce, oom, ended } = ear;
     let mut fifo = tokio::io::BufReader::with_capacity(256 << 10, fifo);
+    let synced = async {
+        // Dropped when the channel goes without ever having been bound.
+        let Ok(nonce) = nonce.await else { return std::future::pending().await };
+        skip_to(&mut fifo, &Frame::new(Kind::Synced, 0, nonce.to_vec()).encode()).await
+    };
+    let synced = tokio::select! {
+        biased;
+        () = closing.cancelled() => return,
+        synced = synced => synced.map_err(|e| FrameError::from(e).to_string()),
+        () = ended.cancelled() => Err("the machine has ended".into()),
+    };
+    if let Err(why) = synced {
+        let Some(shared) = shared.upgrade() else { return };
+        shared.break_off(why);
+        return;
+    }
     loop {
         let frame = {
             let reading = next(&mut fifo);
@@ -48,6 +68,27 @@ pub(super) async fn run(ear: Ear, shared: Weak<Shared>, closing: CancellationTok
     }
 }
 
+/// Drops everything up to and with `mark`.
+async fn skip_to(fifo: &mut (impl AsyncBufRead + Unpin), mark: &[u8]) -> std::io::Result<()> {
+    // What was read last and may be the mark's beginning.
+    let mut tail: Vec<u8> = Vec::new();
+    loop {
+        let piece = fifo.fill_buf().await?;
+        if piece.is_empty() {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        let (before, got) = (tail.len(), piece.len());
+        tail.extend_from_slice(piece);
+        if let Some(at) = tail.windows(mark.len()).position(|window| window == mark) {
+            // It was not all in what came before, so its end lies in this piece.
+            fifo.consume(at + mark.len() - before);
+            return Ok(());
+        }
+        fifo.consume(got);
+        tail.drain(..tail.len().saturating_sub(mark.len() - 1));
+    }
+}
+
 async fn next(fifo: &mut (impl AsyncReadExt + Unpin)) -> Result<Frame, FrameError> {
     let mut bytes = [0; HEADER_BYTES];
     fifo.read_exact(&mut bytes).await?;
@@ -55,9 +96,9 @@ async fn next(fifo: &mut (impl AsyncReadExt + Unpin)) -> Result<Frame, FrameErro
     if !header.kind.is_from_guest() {
         return Err(FrameError::Payload { kind: header.kind, why: "it is the host's to say".into() });
     }
-    let mut payload = vec![0; header.length as usize];
-    fifo.read_exact(&mut payload).await?;
-    Ok(Frame { kind: header.kind, channel: header.channel, payload })
+    let mut rest = vec![0; header.rest_bytes()];
+    fifo.read_exact(&mut rest).await?;
+    Frame::decode(header, rest)
 }
 
 /// Hands a frame to whoever waits for it. One that nobody waits for is dropped: its caller may have gone away.
@@ -116,7 +157,49 @@ fn take(shared: &Shared, frame: Frame, oom: &OomAlarm) -> Result<(), FrameError>
                 }
             }
         },
+        Kind::Synced => return Err(FrameError::Payload { kind, why: "the conversation has begun before".into() }),
         _ => return Err(FrameError::Payload { kind, why: "it is the host's to say".into() }),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark() -> Vec<u8> {
+        Frame::new(Kind::Synced, 0, vec![9; 16]).encode()
+    }
+
+    /// What is left of these bytes, read in small pieces, behind the mark.
+    async fn behind(bytes: &[u8], piece: usize) -> Option<Vec<u8>> {
+        let mut fifo = tokio::io::BufReader::with_capacity(piece, bytes);
+        skip_to(&mut fifo, &mark()).await.ok()?;
+        let mut rest = Vec::new();
+        fifo.read_to_end(&mut rest).await.unwrap();
+        Some(rest)
+    }
+
+    #[tokio::test]
+    async fn the_mark_is_found_wherever_an_earlier_frame_was_cut() {
+        let frame = Frame::new(Kind::GuestData, 3, b"output of a program, and then some".to_vec()).encode();
+        for cut in 0..=frame.len() {
+            let bytes = [&frame[cut..], &frame, &mark(), b"rest"].concat();
+            for piece in [1, 7, 34, 4096] {
+                assert_eq!(behind(&bytes, piece).await.as_deref(), Some(&b"rest"[..]), "{cut} {piece}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_forged_mark_is_none() {
+        let forged = Frame::new(Kind::Synced, 0, vec![8; 16]).encode();
+        let whole = mark();
+        for piece in [1, 7, 4096] {
+            // Beginnings of the right one count as little: up to its last byte it may be chance.
+            let bytes = [&forged[..], &whole[..30], &forged, &whole[..1], &whole, b"rest"].concat();
+            assert_eq!(behind(&bytes, piece).await.as_deref(), Some(&b"rest"[..]));
+            assert_eq!(behind(&[&forged[..], &whole[..32]].concat(), piece).await, None);
+        }
+    }
 }

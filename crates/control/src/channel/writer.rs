@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use remuda_guest_proto::{Frame, Kind, encode_credit};
+use remuda_guest_proto::{Frame, Kind, PADDING_BYTES, encode_credit};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot};
@@ -15,6 +15,8 @@ use super::{Shared, Urgent};
 pub(super) enum Order {
     /// Send this.
     Frame(Frame),
+    /// Complete whatever half frame an earlier server left.
+    Padding,
     /// Ask the guest for silence and send nothing until `opened` is told or dropped.
     Quiesce {
         /// Whether the guest flushes its file system first.
@@ -60,6 +62,7 @@ impl Pen {
             match order {
                 None => return Ok(()),
                 Some(Order::Frame(frame)) => self.write(frame).await?,
+                Some(Order::Padding) => self.pad().await?,
                 Some(Order::Quiesce { sync, opened }) => {
                     self.write(Frame::new(Kind::Quiesce, 0, vec![u8::from(sync)])).await?;
                     // Dropped or told: either way the guest goes on.
@@ -68,6 +71,17 @@ impl Pen {
                 }
             }
         }
+    }
+
+    async fn pad(&mut self) -> std::io::Result<()> {
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        let mut left = PADDING_BYTES;
+        while left > 0 {
+            let piece = &ZEROS[..left.min(ZEROS.len())];
+            self.fifo.write_all(piece).await?;
+            left -= piece.len();
+        }
+        Ok(())
     }
 
     async fn write(&mut self, frame: Frame) -> std::io::Result<()> {

@@ -72,7 +72,7 @@ pub fn write(agent: &Arc<Agent>, host: Host, call: u32, write: Write) {
             Ok(entry) => agent.finish_effect(effect, Ok(Reply::Entry(entry)), true),
             Err(Broken::Refused(error)) => agent.finish_effect(effect, Err(error), true),
             Err(Broken::Abandoned) => {
-                let error = refusal(AgentErrorKind::Failed, "the write was broken off by a new host; nothing was done");
+                let error = refusal(AgentErrorKind::Undone, "the write was broken off by a new host; nothing was done");
                 agent.finish_effect(effect, Err(error), false);
             }
         }

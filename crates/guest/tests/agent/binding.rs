@@ -40,7 +40,7 @@ fn the_identity_is_written_down() {
     let mut again = Host::bind_request(&[]);
     again.sandbox = "c2@2026-10-08T13:00:00.000Z".to_owned();
     again.snapshot = Some("snap".to_owned());
-    assert!(host.call(&Request::Bind(again)).is_ok());
+    assert!(host.call(&Host::call_of(again)).is_ok());
     let identity = std::fs::read_to_string(host.root.path().join("run/remuda/identity.json")).unwrap();
     assert!(identity.contains("c2@") && identity.contains(r#""snapshot":"snap""#), "{identity}");
 }
@@ -52,7 +52,7 @@ fn an_identity_that_cannot_be_written_does_not_keep_it_from_being_bound() {
     let mut bind = Host::bind_request(&[]);
     bind.hostname = "no good\n".to_owned();
     bind.machine_id = "zz".to_owned();
-    assert!(host.call(&Request::Bind(bind)).is_ok());
+    assert!(host.call(&Host::call_of(bind)).is_ok());
     let log = host.log();
     for what in ["identity.json", "host name", "machine id"] {
         assert!(log.contains(what), "{what} in {log}");
@@ -97,9 +97,10 @@ fn a_new_host_hears_nothing_of_what_the_old_one_asked() {
         assert!(host.frame_within(Duration::from_millis(1)).is_none());
     }
     let call = host.next_call();
-    host.request(call, &Request::Bind(Host::bind_request(&[])));
-    let frame = host.frame_within(PATIENCE).unwrap();
-    assert_eq!((frame.kind, frame.channel), (Kind::Reply, call), "the first frame is the answer to the bind");
+    host.request(call, &Host::bind_call(&[]));
+    let [synced, frame] = [(); 2].map(|()| host.frame_within(PATIENCE).unwrap());
+    assert_eq!(synced.kind, Kind::Synced, "the first frame tells where the new conversation begins");
+    assert_eq!((frame.kind, frame.channel), (Kind::Reply, call), "the next one is the answer to the bind");
     let Ok(Reply::Bound(bound)) = serde_json::from_slice::<ReplyResult>(&frame.payload).unwrap() else {
         panic!("not bound")
     };
@@ -198,7 +199,7 @@ fn a_bind_in_the_middle_of_traffic_loses_nothing() {
         }
         log.extend(std::mem::take(&mut host.seen.get_mut(&channel).unwrap().all));
         let call = host.next_call();
-        host.request(call, &Request::Bind(Host::bind_request(&[(channel, log.len() as u64)])));
+        host.request(call, &Host::bind_call(&[(channel, log.len() as u64)]));
         while !host.frame_within(PATIENCE).is_some_and(|frame| (frame.kind, frame.channel) == (Kind::Reply, call)) {}
         host.seen.insert(channel, Seen { at: log.len() as u64, ..Seen::default() });
         rounds += 1;

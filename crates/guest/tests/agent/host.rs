@@ -1,11 +1,12 @@
 //! A host for tests: starts the agent, sends frames, keeps what comes back, and checks on the way what must hold for
 //! every frame. Never waits without a limit.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{self, File};
 use std::io::{Read, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use remuda_guest_proto::*;
@@ -39,6 +40,8 @@ pub struct Host {
     agent: Child,
     to: Option<OwnedFd>,
     from: OwnedFd,
+    /// Bytes that were read and not taken as frames yet.
+    pending: VecDeque<u8>,
     /// Where the agent writes the identity.
     pub root: tempfile::TempDir,
     log: File,
@@ -48,6 +51,8 @@ pub struct Host {
     pub reads: HashMap<u32, (Vec<u8>, Option<Vec<u8>>)>,
     pub credits: HashMap<u32, u64>,
     pub quiesced: usize,
+    /// Nonces of binds that were answered.
+    pub synced: Vec<Vec<u8>>,
     /// Whether data is acknowledged as soon as it is read.
     pub credit: bool,
     /// Whether output is kept or only counted.
@@ -77,6 +82,7 @@ impl Host {
             agent,
             to: Some(to),
             from,
+            pending: VecDeque::new(),
             root,
             log,
             seen: HashMap::new(),
@@ -84,6 +90,7 @@ impl Host {
             reads: HashMap::new(),
             credits: HashMap::new(),
             quiesced: 0,
+            synced: Vec::new(),
             credit: true,
             keep: true,
             call: 0,
@@ -111,10 +118,77 @@ impl Host {
         }
     }
 
+    /// A bind with this identity and a nonce of its own.
+    pub fn call_of(identity: Bind) -> Request {
+        static BINDS: AtomicU64 = AtomicU64::new(1);
+        let mut nonce = *b"--------ofa bind";
+        nonce[..8].copy_from_slice(&BINDS.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+        Request::Bind { nonce, identity }
+    }
+
+    /// A bind of a new host that has so many bytes of these executions.
+    pub fn bind_call(have: &[(u32, u64)]) -> Request {
+        Host::call_of(Host::bind_request(have))
+    }
+
     /// Binds as a new host that has so many bytes of these executions.
     pub fn bind(&mut self, have: &[(u32, u64)]) -> Bound {
         let call = self.next_call();
-        self.request(call, &Request::Bind(Host::bind_request(have)));
+        self.request(call, &Host::bind_call(have));
+        match self.reply(call) {
+            Ok(Reply::Bound(bound)) => bound,
+            other => panic!("not bound: {other:?}"),
+        }
+    }
+
+    /// Takes so many bytes of what the agent wrote away, as a host did that then died. Fewer if no more come in time.
+    pub fn swallow(&mut self, bytes: usize, time: Duration) {
+        let mut buffer = vec![0; bytes];
+        let mut swallowed = 0;
+        let timeout = Timespec::try_from(time).unwrap();
+        while swallowed < bytes {
+            let mut fds = [PollFd::from_borrowed_fd(self.from.as_fd(), PollFlags::IN)];
+            if poll(&mut fds, Some(&timeout)).unwrap() == 0 {
+                return;
+            }
+            swallowed += rustix::io::read(&self.from, &mut buffer[swallowed..]).unwrap();
+        }
+    }
+
+    /// Takes over from a host that died, wherever it was. Reads while it writes: both ways may be full.
+    pub fn take_over(&mut self, have: &[(u32, u64)]) -> Bound {
+        self.pending.clear();
+        self.forget_seen();
+        let call = self.next_call();
+        let request = Host::bind_call(have);
+        let Request::Bind { nonce, .. } = &request else { unreachable!() };
+        let mark = Frame::new(Kind::Synced, 0, nonce.to_vec()).encode();
+        let mut bytes = vec![0; PADDING_BYTES];
+        bytes.extend(Frame::new(Kind::Request, call, serde_json::to_vec(&request).unwrap()).encode());
+        let mut to = File::from(self.writer());
+        let writing = std::thread::spawn(move || to.write_all(&bytes).unwrap());
+        let until = Instant::now() + PATIENCE;
+        let mut heard = Vec::new();
+        let at = loop {
+            if let Some(at) = heard.windows(mark.len()).position(|window| window == mark) {
+                break at + mark.len();
+            }
+            heard.drain(..heard.len().saturating_sub(mark.len()));
+            let left = until.saturating_duration_since(Instant::now());
+            let mut fds = [PollFd::from_borrowed_fd(self.from.as_fd(), PollFlags::IN)];
+            let ready = poll(&mut fds, Some(&Timespec::try_from(left).unwrap())).unwrap();
+            assert!(ready > 0, "the agent never came into step; its log:\n{}", self.log());
+            let mut piece = [0; 65536];
+            let got = rustix::io::read(&self.from, &mut piece).unwrap();
+            assert!(got > 0, "the agent ended; its log:\n{}", self.log());
+            heard.extend_from_slice(&piece[..got]);
+        };
+        self.pending.extend(&heard[at..]);
+        writing.join().unwrap();
+        // Output of executions may come with the answer; it goes on from what this host has.
+        for (channel, have) in have {
+            self.seen.insert(*channel, Seen { at: *have, ..Seen::default() });
+        }
         match self.reply(call) {
             Ok(Reply::Bound(bound)) => bound,
             other => panic!("not bound: {other:?}"),
@@ -205,16 +279,16 @@ impl Host {
     pub fn frame_within(&mut self, time: Duration) -> Option<Frame> {
         let timeout = Timespec::try_from(time).unwrap();
         let mut fds = [PollFd::from_borrowed_fd(self.from.as_fd(), PollFlags::IN)];
-        if poll(&mut fds, Some(&timeout)).unwrap() == 0 {
+        if self.pending.is_empty() && poll(&mut fds, Some(&timeout)).unwrap() == 0 {
             return None;
         }
-        struct Fd<'a>(&'a OwnedFd);
-        impl Read for Fd<'_> {
+        struct Source<'a>(&'a mut VecDeque<u8>, &'a OwnedFd);
+        impl Read for Source<'_> {
             fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-                Ok(rustix::io::read(self.0, buffer)?)
+                if self.0.is_empty() { Ok(rustix::io::read(self.1, buffer)?) } else { self.0.read(buffer) }
             }
         }
-        match read_frame(&mut Fd(&self.from)) {
+        match read_frame(&mut Source(&mut self.pending, &self.from)) {
             Ok(Some(frame)) => {
                 assert!(frame.kind.is_from_guest(), "{frame:?}");
                 Some(frame)
@@ -282,6 +356,7 @@ impl Host {
                 assert_eq!(seen.at, produced, "output of {channel} is missing at its end");
             }
             Kind::Quiesced => self.quiesced += 1,
+            Kind::Synced => self.synced.push(frame.payload.clone()),
             other => panic!("an agent doesn't send {other:?}"),
         }
     }

@@ -91,7 +91,7 @@ fn after_bytes_that_are_no_frame_only_a_bind_is_heard() {
     while host.frame_within(std::time::Duration::from_millis(200)).is_some_and(|frame| frame.kind == Kind::GuestData) {}
     host.forget_seen();
     let call = host.next_call();
-    host.request(call, &Request::Bind(Host::bind_request(&[(channel, 0)])));
+    host.request(call, &Host::bind_call(&[(channel, 0)]));
     let bound = host.reply(call).unwrap();
     let Reply::Bound(bound) = bound else { panic!("{bound:?}") };
     assert_eq!(bound.executions.len(), 1);
@@ -187,7 +187,7 @@ proptest! {
             }
         });
         let call = 1000;
-        host.request(call, &Request::Bind(Host::bind_request(&[])));
+        host.request(call, &Host::bind_call(&[]));
         let until = std::time::Instant::now() + PATIENCE;
         while host.frame_within(PATIENCE).is_some_and(|frame| (frame.kind, frame.channel) != (Kind::Reply, call)) {
             assert!(std::time::Instant::now() < until);

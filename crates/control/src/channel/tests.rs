@@ -1,0 +1,170 @@
+//! Channels that are taken over, with real FIFOs and a guest's side that follows a script.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+
+use remuda_engine::OomAlarm;
+use remuda_guest_proto::{HEADER_BYTES, PADDING_BYTES, read_frame, write_frame};
+use tokio::net::unix::pipe;
+
+use super::*;
+
+/// Longest wait for anything.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A pair of FIFOs, which keep what is in them as long as the guest's ends are open.
+struct Fifos {
+    dir: tempfile::TempDir,
+    into: File,
+    out: File,
+}
+
+fn both_ways(path: &Path) -> File {
+    File::options().read(true).write(true).open(path).unwrap()
+}
+
+impl Fifos {
+    fn make() -> Fifos {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["in", "out"] {
+            let mode = rustix::fs::Mode::from_raw_mode(0o600);
+            rustix::fs::mkfifoat(rustix::fs::CWD, dir.path().join(name), mode).unwrap();
+        }
+        let (into, out) = (both_ways(&dir.path().join("in")), both_ways(&dir.path().join("out")));
+        Fifos { dir, into, out }
+    }
+
+    /// A server's ends, by path.
+    fn open(&self) -> Channel {
+        let options = || {
+            let mut options = pipe::OpenOptions::new();
+            options.read_write(true);
+            options
+        };
+        Channel::start(ChannelEnds {
+            to_guest: options().open_sender(self.dir.path().join("in")).unwrap(),
+            from_guest: options().open_receiver(self.dir.path().join("out")).unwrap(),
+            oom: OomAlarm::default(),
+        })
+    }
+}
+
+/// Reads up to a whole bind and answers it, as an agent does that was in the middle of a frame.
+fn answer_a_bind(into: &mut File, out: &mut File) {
+    let mut heard = Vec::new();
+    let mut byte = [0; 4096];
+    loop {
+        let got = into.read(&mut byte).unwrap();
+        // Padding is zeros, and a frame begins with none.
+        let begin = if heard.is_empty() { byte[..got].iter().position(|b| *b != 0).unwrap_or(got) } else { 0 };
+        heard.extend_from_slice(&byte[begin..got]);
+        let Ok(Some(frame)) = read_frame(&mut heard.as_slice()) else { continue };
+        let Ok(Request::Bind { nonce, .. }) = serde_json::from_slice(&frame.payload) else { panic!("{frame:?}") };
+        let bound = Reply::Bound(Bound { agent: "test".into(), executions: Vec::new() });
+        write_frame(out, &Frame::new(Kind::Synced, 0, nonce.to_vec())).unwrap();
+        reply(out, frame.channel, bound);
+        return;
+    }
+}
+
+fn reply(out: &mut File, call: u32, reply: Reply) {
+    let payload = serde_json::to_vec(&ReplyResult::Ok(reply)).unwrap();
+    write_frame(out, &Frame::new(Kind::Reply, call, payload)).unwrap();
+}
+
+/// Answers one call that is asked in step.
+fn answer_a_ping(into: &mut File, out: &mut File) {
+    let frame = read_frame(into).unwrap().unwrap();
+    assert_eq!(serde_json::from_slice::<Request>(&frame.payload).unwrap(), Request::Ping);
+    reply(out, frame.channel, Reply::Done);
+}
+
+fn identity() -> Bind {
+    Bind {
+        sandbox: "c1@2026-10-08T12:00:00.000Z".into(),
+        uid: "u".into(),
+        hostname: "c1".into(),
+        machine_id: "0".repeat(32),
+        snapshot: None,
+        now_unix_ms: 0,
+        executions: Vec::new(),
+        processes_max: 1,
+    }
+}
+
+async fn take_over(fifos: &Fifos) {
+    let channel = fifos.open();
+    tokio::time::timeout(PATIENCE, channel.rebind(identity())).await.expect("it never came into step").unwrap();
+    let pong = tokio::time::timeout(PATIENCE, channel.call(Request::Ping)).await.expect("no answer").unwrap();
+    assert_eq!(pong, Reply::Done);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_comes_into_step_wherever_the_guests_last_frame_was_cut() {
+    let old = [
+        Frame::new(Kind::GuestData, 4, b"\x00\x00\x00\x00\x00\x00\x00\x00\x01output".to_vec()).encode(),
+        Frame::new(Kind::Synced, 0, vec![3; 16]).encode(),
+        // An answer to a call of the dead server's, under a number that the new one uses too.
+        Frame::new(Kind::Reply, 2, br#"{"Err":{"kind":"failed","message":"old"}}"#.to_vec()).encode(),
+    ]
+    .concat();
+    for cut in 0..=old.len() {
+        let mut fifos = Fifos::make();
+        fifos.out.write_all(&old[cut..]).unwrap();
+        let (mut into, mut out) = (fifos.into.try_clone().unwrap(), fifos.out.try_clone().unwrap());
+        let guest = std::thread::spawn(move || {
+            answer_a_bind(&mut into, &mut out);
+            answer_a_ping(&mut into, &mut out);
+        });
+        take_over(&fifos).await;
+        guest.join().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_reads_while_it_writes() {
+    let mut fifos = Fifos::make();
+    // Half a frame, as much as fits, that its server could not write to the end.
+    let half = Frame::new(Kind::HostData, 9, vec![1; 1 << 20]).encode();
+    rustix::fs::fcntl_setfl(&fifos.into, rustix::fs::OFlags::NONBLOCK).unwrap();
+    let filled = fifos.into.write(&half).unwrap();
+    assert!((HEADER_BYTES..half.len()).contains(&filled));
+    rustix::fs::fcntl_setfl(&fifos.into, rustix::fs::OFlags::empty()).unwrap();
+    let (mut into, mut out) = (fifos.into.try_clone().unwrap(), fifos.out.try_clone().unwrap());
+    let guest = std::thread::spawn(move || {
+        // It says more than fits before it hears anything again.
+        let output = Frame::new(Kind::GuestData, 4, vec![7; 300_000]).encode();
+        for _ in 0..10 {
+            out.write_all(&output).unwrap();
+        }
+        // Padding completes the half frame, and that shows.
+        let mut rest = vec![0; half.len()];
+        into.read_exact(&mut rest).unwrap();
+        assert_eq!(rest.last(), Some(&0));
+        let mut padding = vec![1; PADDING_BYTES - (half.len() - filled)];
+        into.read_exact(&mut padding).unwrap();
+        assert!(padding.iter().all(|byte| *byte == 0));
+        answer_a_bind(&mut into, &mut out);
+        answer_a_ping(&mut into, &mut out);
+    });
+    take_over(&fifos).await;
+    guest.join().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frame_that_is_cut_behind_the_beginning_breaks_the_channel() {
+    let fifos = Fifos::make();
+    let (mut into, mut out) = (fifos.into.try_clone().unwrap(), fifos.out.try_clone().unwrap());
+    let guest = std::thread::spawn(move || {
+        answer_a_bind(&mut into, &mut out);
+        let whole = Frame::new(Kind::GuestEnd, 4, Vec::new()).encode();
+        out.write_all(&whole[..whole.len() - 1]).unwrap();
+        out.write_all(&whole).unwrap();
+    });
+    let channel = fifos.open();
+    channel.rebind(identity()).await.unwrap();
+    tokio::time::timeout(PATIENCE, channel.broken()).await.expect("it was taken for a frame");
+    assert!(channel.why_broken().unwrap().contains("broke off"), "{:?}", channel.why_broken());
+    guest.join().unwrap();
+}
