@@ -82,9 +82,10 @@ async fn try_boot(platform: &Platform, cell: &Arc<SandboxCell>, life: Life) -> R
     let prepared = start.elapsed();
     // Before the agent may say a word: where the output of what already runs in there goes.
     let mut branched = Vec::new();
-    for carried in &carried {
+    let carried_in = snapshot.as_ref().map(|snapshot| platform.execution_places().snapshot(snapshot));
+    for (carried, carried_in) in carried.iter().zip(carried_in.iter().cycle()) {
         let id = ExecutionId::from_entropy(id_entropy()?);
-        let execution = ExecutionCell::branched(id, cell.id.clone(), carried);
+        let execution = cell.executions.branched(id, cell.id.clone(), carried, carried_in)?;
         channel.attach_execution(carried.channel, execution.clone());
         branched.push(execution);
     }

@@ -40,6 +40,7 @@ impl SandboxCell {
         labels: Labels,
         spec: SandboxSpec,
         layers: Vec<SnapshotId>,
+        executions: Executions,
         status: Status,
     ) -> Arc<SandboxCell> {
         Arc::new(SandboxCell {
@@ -50,7 +51,7 @@ impl SandboxCell {
             spec,
             layers,
             records,
-            executions: Arc::default(),
+            executions: Arc::new(executions),
             status: Arc::new(watch::Sender::new(status)),
             running: OnceLock::new(),
             removing: tokio::sync::Mutex::default(),

@@ -102,6 +102,8 @@ codes! {
     TooLarge = "too_large", 413;
     /// The named limit is reached.
     LimitReached = "limit_reached", 429;
+    /// All executions that a sandbox keeps on record run; none can be let go of.
+    ExecutionHistoryLimit = "execution_history_limit", 429;
     /// The key was used for another request.
     IdempotencyKeyConflict = "idempotency_key_conflict", 422;
     /// What the launch recipe started did not come up.

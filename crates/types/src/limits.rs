@@ -14,6 +14,12 @@ pub const OUTPUT_TAIL_BYTES: usize = 8 << 20;
 pub const OUTPUT_PAGE_BYTES_MAX: usize = 1 << 20;
 /// Executions that a sandbox keeps on record.
 pub const EXECUTIONS_RETAINED_MAX: usize = 1024;
+/// Output that all executions of one sandbox keep together, in bytes. Beyond it the oldest ended ones lose theirs.
+pub const EXECUTION_OUTPUT_SANDBOX_BYTES_MAX: u64 = 64 << 20;
+/// How long an execution keeps its output after its end, in milliseconds. Its record stays as long again.
+pub const EXECUTION_RETENTION_MS: i64 = 86_400_000;
+/// Records of executions without their output that a sandbox keeps.
+pub const EXECUTION_TOMBSTONES_MAX: usize = 4096;
 /// Executions that may run in one sandbox at once.
 pub const EXECUTIONS_CONCURRENT_MAX: usize = 128;
 /// Longest wait of one call for an execution's end, in milliseconds.

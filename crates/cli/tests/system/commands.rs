@@ -170,6 +170,29 @@ async fn more_than_is_kept_is_cut_in_the_middle_and_said() {
 }
 
 #[tokio::test]
+async fn records_and_output_outlive_their_sandbox() {
+    let api = Api::shared();
+    let sandbox = api.create().await;
+    let id = &sandbox.id;
+    let done = api.run(id, "echo done; exit 3").await;
+    let (running, _) = api.background(id, detached("echo before the end; sleep 600")).await;
+    api.remove(id).await;
+    let all = api.client.executions(id).await.unwrap();
+    assert_eq!(
+        all.iter().map(|e| (&e.id, e.state)).collect::<Vec<_>>(),
+        [(&done.id, ExecutionState::Exited), (&running, ExecutionState::SandboxGone)]
+    );
+    for (execution, said) in [(&done.id, "done\n"), (&running, "before the end\n")] {
+        let page = api.client.output(id, execution, &OutputQuery::default()).await.unwrap();
+        assert!(page.complete);
+        assert_eq!(page.records.iter().map(|record| record.text.as_str()).collect::<String>(), said);
+    }
+    let error = refused(api.client.execute(id, &script_of("true")).await, ErrorCode::GenerationGone);
+    assert_eq!(error.details["reason"], "it was removed");
+    refused(api.client.signal(id, &running, 9).await, ErrorCode::GenerationGone);
+}
+
+#[tokio::test]
 async fn a_script_of_the_largest_size_runs() {
     let api = Api::shared();
     let sandbox = api.create().await;

@@ -210,6 +210,12 @@ impl Channel {
 
     /// Registers where an execution's output goes, before it is spawned or taken over.
     pub(crate) fn attach_execution(&self, channel: u32, execution: Arc<ExecutionCell>) {
+        let shared = Arc::downgrade(&self.shared);
+        execution.credit_by(Box::new(move |consumed| {
+            if let Some(shared) = shared.upgrade() {
+                shared.credit(channel, consumed);
+            }
+        }));
         self.intake().channels.insert(channel, Incoming::Execution(execution));
     }
 

@@ -18,6 +18,7 @@ use crate::caller::Caller;
 use crate::channel::Silence;
 use crate::clock::{id_entropy, now_unix_ms};
 use crate::driver::{CaptureLease, Live};
+use crate::executions::{CarriedExecution, flush_carried};
 use crate::operation::{Ended, Operation, Work, canonical};
 use crate::operations::create::check_labels;
 use crate::operations::launch;
@@ -175,7 +176,7 @@ impl Capture {
         let with_memory = doc.shown.mode == SnapshotMode::Memory;
         let silence = silence(live, source, lease, with_memory).await?;
         // At the boundary: the agent has said everything it had read, and the log holds it.
-        let carried = if with_memory { source.executions.carry() } else { Vec::new() };
+        let carried = if with_memory { carry(platform, source, &cell.id).await? } else { Vec::new() };
         let connections = if with_memory { live.machine.outside_connections().await.ok() } else { None };
         let places = platform.engine().capture_places(&cell.id, with_memory);
         let captured = live.machine.capture(places, lease.was_paused).await;
@@ -264,6 +265,18 @@ fn describe(platform: &Platform, source: &SandboxCell, wanted: Wanted, source_ra
     })
 }
 
+/// What runs is on record in every copy, with all that it said before.
+async fn carry(platform: &Platform, source: &SandboxCell, into: &SnapshotId) -> Result<Vec<CarriedExecution>, Error> {
+    let (executions, into) = (source.executions.clone(), platform.execution_places().snapshot(into));
+    let carrying = tokio::task::spawn_blocking(move || executions.carry(&into)).await;
+    let carried = carrying.map_err(|e| Error::new(ErrorCode::Internal, "a task ended").cause(e))?;
+    carried.map_err(|e| {
+        let code =
+            if e.kind() == std::io::ErrorKind::StorageFull { ErrorCode::DiskFull } else { ErrorCode::EngineFailed };
+        Error::new(code, format!("the output of what runs in {} could not be kept for a copy", source.id)).cause(e)
+    })
+}
+
 /// A paused sandbox is silent already.
 async fn silence(
     live: &Live,
@@ -299,10 +312,13 @@ async fn explain(live: &Live, source: &SandboxCell, e: EngineError) -> Error {
 pub(crate) async fn verify(platform: &Platform, cell: &Arc<SnapshotCell>) -> Result<(), Error> {
     let layer = platform.engine().dirs().layer(&cell.id);
     let SnapshotDoc { memory, shown, .. } = cell.doc();
+    let carried = platform.execution_places().snapshot(&cell.id);
     let checking = tokio::task::spawn_blocking(move || {
         let image = match memory {
             Some(mut image) => {
                 image.seal()?;
+                let what = || format!("flush {}", carried.display());
+                flush_carried(&carried).map_err(|source| EngineError::Io { what: what(), source })?;
                 Some(image)
             }
             None => None,

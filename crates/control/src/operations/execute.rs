@@ -16,9 +16,9 @@ use crate::access::Action;
 use crate::boot::next_effect;
 use crate::caller::Caller;
 use crate::channel::{ChannelError, Feed};
-use crate::clock::id_entropy;
+use crate::clock::{id_entropy, now_unix_ms};
 use crate::driver::Live;
-use crate::executions::{ExecutionCell, KilledFor};
+use crate::executions::{ExecutionCell, Head, KilledFor};
 use crate::operation::{Ended, Fault, Operation, Work, canonical};
 use crate::platform::Platform;
 use crate::records::ExecutionDoc;
@@ -109,11 +109,20 @@ impl Spawning {
         let (program, command) = program(&request)?;
         check(&request)?;
         let live = cell.live()?.clone();
-        let id = ExecutionId::from_entropy(id_entropy()?);
-        let execution = ExecutionCell::new(id, cell.id.clone(), live.channel.new_channel(), command);
+        let effect = next_effect();
+        let execution = cell.executions.prepare(Head {
+            id: ExecutionId::from_entropy(id_entropy()?),
+            sandbox: cell.id.clone(),
+            command,
+            started_at_ms: now_unix_ms(),
+            channel: live.channel.new_channel(),
+            effect: Some(effect),
+            timeout_ms: request.timeout_ms,
+            origin: None,
+        });
         let spawn = Spawn {
             execution: execution.id.to_string(),
-            effect: next_effect(),
+            effect,
             program,
             cwd: request.cwd.unwrap_or_else(|| CWD_DEFAULT.into()),
             env: request.env,
@@ -134,6 +143,7 @@ impl Spawning {
     async fn start(self) -> (ExecutionDoc, Result<(), Fault>) {
         let mut doc = self.doc();
         let Spawning { cell, live, execution, spawn, stdin, timeout_ms } = self;
+        // This writes its record, before the agent hears of it.
         if let Err(e) = cell.executions.admit(execution.clone()) {
             execution.not_started();
             doc.shown = execution.show();
@@ -200,7 +210,8 @@ pub(crate) fn mind(
                 }
             }
         }
-        execution.ended().await;
+        // Until all of it is written, the agent's copy is the only one that outlives this server.
+        execution.settled().await;
         doc.shown = execution.show();
         records.soon(records.execution(&doc).into_iter().collect()).await;
         let _ = live.channel.call(Request::Forget { channel: execution.channel }).await;

@@ -64,10 +64,10 @@ pub(crate) async fn launch(cell: &Arc<SandboxCell>, recipe: &LaunchRecipe) -> Re
     loop {
         let Err(last) = look(&live, recipe).await else { return Ok(()) };
         tokio::select! {
-            () = execution.ended() => return Err(failed(&execution, recipe, "it ended before it served".into(), last)),
+            () = execution.ended() => return Err(failed(&execution, recipe, "it ended before it served".into(), last).await),
             () = tokio::time::sleep_until(deadline) => {
                 let message = format!("it did not serve within {} ms", limit.as_millis());
-                return Err(failed(&execution, recipe, message, last));
+                return Err(failed(&execution, recipe, message, last).await);
             }
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
@@ -106,8 +106,8 @@ fn not_started(recipe: &LaunchRecipe, e: Error) -> Error {
     Error::new(ErrorCode::LaunchFailed, message).cause(e.message).remedy(REMEDY)
 }
 
-fn failed(execution: &ExecutionCell, recipe: &LaunchRecipe, what: String, last: String) -> Error {
-    let record = execution.show_with_output();
+async fn failed(execution: &ExecutionCell, recipe: &LaunchRecipe, what: String, last: String) -> Error {
+    let record = execution.show_with_output().await.unwrap_or_else(|_| execution.show());
     let tail = |text: Option<String>| {
         let text = text.unwrap_or_default();
         let skip = text.chars().count().saturating_sub(OUTPUT_CHARS_MAX);

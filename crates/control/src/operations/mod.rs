@@ -4,6 +4,7 @@ pub(crate) mod access;
 pub(crate) mod capture;
 pub(crate) mod create;
 pub(crate) mod execute;
+pub(crate) mod expire;
 pub(crate) mod files;
 pub(crate) mod fork;
 pub(crate) mod halt;

@@ -10,6 +10,7 @@ use remuda_types::{Error, ErrorCode, SandboxState};
 use crate::boot::{Life, boot};
 use crate::clock::now_unix_ms;
 use crate::driver::Status;
+use crate::executions::{Executions, Retention};
 use crate::operation::{Ended, Work};
 use crate::operations::create::Plan;
 use crate::operations::restore::Reading;
@@ -33,7 +34,8 @@ pub(crate) async fn planned(platform: &Platform, work: &Work, plan: Plan, source
         return Ended::failed(Error::new(ErrorCode::Internal, "a sandbox was admitted without an id"), Vec::new());
     };
     let records = SandboxRecords { journal: platform.journal().clone(), account: work.account.clone(), uid };
-    let cell = SandboxCell::new(id, records, labels, spec, layers, Status::starting());
+    let executions = Executions::new(platform.execution_places().sandbox(&records.uid), Retention::default());
+    let cell = SandboxCell::new(id, records, labels, spec, layers, executions, Status::starting());
     platform.registry().tables().add_sandbox(cell.clone());
     drop(room);
     raise(platform, &cell, source).await

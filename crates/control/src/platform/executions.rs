@@ -1,14 +1,16 @@
 //! Calls about executions and their output.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use remuda_types::limits;
 use remuda_types::wire::{Execution, StartExecution};
 use remuda_types::{Error, ErrorCode, ExecutionId, SandboxId};
 
-use super::Platform;
+use super::{Known, Platform};
 use crate::access::Action;
 use crate::caller::Caller;
+use crate::executions::{Executions, Retention};
 use crate::operation::{Answered, Call, operate};
 use crate::operations::execute::{CancelExecution, Execute, SendSignalTo};
 use crate::records::{self, ExecutionDoc};
@@ -44,7 +46,7 @@ impl Platform {
             if !wait.is_zero() {
                 execution.ended_within(wait).await;
                 if execution.state().is_final() {
-                    return Ok(execution.show_with_output());
+                    return execution.show_with_output().await;
                 }
             }
             return Ok(execution.show());
@@ -57,13 +59,40 @@ impl Platform {
         Ok(doc.shown)
     }
 
-    /// All executions of a sandbox on record.
+    /// All executions of a sandbox on record with their output; long commands are cut. They stay readable when the
+    /// sandbox has ended, until their retention ends.
     ///
     /// # Errors
-    /// `sandbox_not_found`, `generation_gone`.
+    /// `sandbox_not_found`; `generation_gone` when the records have gone too.
     pub async fn executions(&self, caller: &Caller, id: &SandboxId) -> Result<Vec<Execution>, Error> {
         caller.may(Action::ListExecutions)?;
-        Ok(self.living(caller, id).await?.executions.list())
+        Ok(self.on_record(caller, id, None).await?.list())
+    }
+
+    /// A sandbox's executions. Of one that has ended they are read back from their files, all or the wanted one.
+    async fn on_record(
+        &self,
+        caller: &Caller,
+        id: &SandboxId,
+        only: Option<&ExecutionId>,
+    ) -> Result<Arc<Executions>, Error> {
+        if let Known::Living(cell) = self.known(caller, id).await? {
+            return Ok(cell.executions.clone());
+        }
+        let record = self.journal().sandbox(&caller.account, id).await.map_err(|e| crate::errors::journal(&e))?;
+        if let Some(record) = record {
+            let (directory, only) = (self.execution_places().sandbox(&record.uid), only.cloned());
+            let reading = move || Executions::recover_ended(directory, Retention::default(), only.as_ref());
+            let read = tokio::task::spawn_blocking(reading).await;
+            let read = read.map_err(|e| Error::new(ErrorCode::Internal, "a task ended").cause(e))?;
+            let found = read.map_err(|e| {
+                Error::new(ErrorCode::Internal, format!("what ran in {id} can't be read back")).cause(e)
+            })?;
+            if let Some(executions) = found {
+                return Ok(Arc::new(executions));
+            }
+        }
+        Err(self.gone(caller, id).await?)
     }
 
     /// One execution, after waiting for its end for at most `wait`.
@@ -78,7 +107,7 @@ impl Platform {
         wait: Duration,
     ) -> Result<Execution, Error> {
         caller.may(Action::ShowExecution)?;
-        let execution = self.living(caller, id).await?.executions.get(execution, id)?;
+        let execution = self.on_record(caller, id, Some(execution)).await?.get(execution, id)?;
         execution.ended_within(wait.min(Duration::from_millis(limits::WAIT_MS_MAX))).await;
         Ok(execution.show())
     }
@@ -95,13 +124,13 @@ impl Platform {
         query: OutputQuery,
     ) -> Result<OutputSlice, Error> {
         caller.may(Action::ReadOutput)?;
-        let execution = self.living(caller, id).await?.executions.get(execution, id)?;
+        let execution = self.on_record(caller, id, Some(execution)).await?.get(execution, id)?;
         let query = OutputQuery {
             max_bytes: query.max_bytes.clamp(1, limits::OUTPUT_PAGE_BYTES_MAX),
             wait: query.wait.min(Duration::from_millis(limits::WAIT_MS_MAX)),
             ..query
         };
-        Ok(execution.read(query).await)
+        execution.read(query).await
     }
 
     /// Sends a signal to an execution's process group.

@@ -11,6 +11,7 @@ mod sandboxes;
 mod sight;
 mod snapshots;
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +23,8 @@ use remuda_types::{Error, ErrorCode, QuotaLimits, SandboxState, SnapshotState};
 use tokio_util::task::TaskTracker;
 
 use crate::access::{AccessKeys, Accounts};
-use crate::operations::remove;
+use crate::executions::{ExecutionPlaces, remove_carried};
+use crate::operations::{expire, remove};
 use crate::recovery;
 use crate::registry::{Registry, SandboxCell, SnapshotCell};
 use crate::turns::Turns;
@@ -46,12 +48,13 @@ pub struct Platform {
 }
 
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     engine: Engine,
+    pub(crate) places: ExecutionPlaces,
     journal: Journal,
     accounts: Accounts,
     access_keys: AccessKeys,
-    registry: Registry,
+    pub(crate) registry: Registry,
     closing: AtomicBool,
     /// Operations, which run to their end whoever waits for them.
     under_way: TaskTracker,
@@ -97,8 +100,10 @@ impl Platform {
         })?;
         let accounts = Accounts::open(journal.clone(), config.quotas).await?;
         let access_keys = AccessKeys::open(journal.clone(), accounts.clone()).await?;
+        let places = ExecutionPlaces::below(&config.data_dir);
         let shared = Shared {
             engine,
+            places,
             journal,
             accounts,
             access_keys,
@@ -109,6 +114,7 @@ impl Platform {
         };
         let platform = Platform { shared: Arc::new(shared) };
         recovery::recover(&platform).await?;
+        tokio::spawn(expire::run(Arc::downgrade(&platform.shared)));
         Ok(platform)
     }
 
@@ -125,6 +131,9 @@ impl Platform {
         self.under_way().wait().await;
         // Bytes of snapshots, and whatever a failed removal left.
         let swept = self.engine().sweep().await.and_then(|_| self.engine().close());
+        if let Err(e) = self.execution_places().remove_others(&HashSet::new()) {
+            tracing::error!("failed to remove what executions left: {e}");
+        }
         let closed = self.journal().clone().close().await;
         results.into_iter().try_for_each(|r| r.map(drop))?;
         closed.map_err(|e| crate::errors::journal(&e))?;
@@ -148,6 +157,11 @@ impl Platform {
 
     pub(crate) fn access_keys(&self) -> &AccessKeys {
         &self.shared.access_keys
+    }
+
+    /// Where executions and their output are kept.
+    pub(crate) fn execution_places(&self) -> &ExecutionPlaces {
+        &self.shared.places
     }
 
     pub(crate) fn registry(&self) -> &Registry {
@@ -192,6 +206,12 @@ impl Platform {
             let doc = &mut cell.inner().doc;
             doc.memory = None;
             doc.shown.memory_kept = false;
+        }
+        // What it carries of executions' output goes along; branches have their own links to it.
+        let carried = self.execution_places().snapshot(&cell.id);
+        let removing = tokio::task::spawn_blocking(move || remove_carried(&carried));
+        if let Ok(Err(e)) = removing.await {
+            tracing::error!("failed to remove what snapshot {} carried: {e}", cell.id);
         }
         self.remove_bytes(self.engine().dirs().memory(&cell.id)).await
     }

@@ -49,7 +49,7 @@ impl Platform {
     }
 
     /// What is known of a generation that has ended.
-    async fn gone(&self, caller: &Caller, id: &SandboxId) -> Result<Error, Error> {
+    pub(crate) async fn gone(&self, caller: &Caller, id: &SandboxId) -> Result<Error, Error> {
         let failed = |e| crate::errors::journal(&e);
         let account = &caller.account;
         // Its end may be on its way into the journal.

@@ -1,5 +1,7 @@
 //! What a server does about an earlier one on the same data directory before it takes its first call.
 
+use std::collections::HashSet;
+
 use remuda_journal::{
     Change, Holder, Operation as Record, Outcome, Paging, SandboxChange, SandboxFilter, SnapshotFilter, Whose,
 };
@@ -19,6 +21,10 @@ pub(crate) async fn recover(platform: &Platform) -> Result<(), Error> {
         Error::new(ErrorCode::EngineFailed, "what an earlier server left can't be removed")
             .cause(crate::errors::chain(&e))
             .remedy("run: remuda setup --check")
+    })?;
+    // Nothing of it is read back yet.
+    platform.execution_places().remove_others(&HashSet::new()).map_err(|e| {
+        Error::new(ErrorCode::EngineFailed, "what an earlier server's executions left can't be removed").cause(e)
     })?;
     if left > 0 {
         tracing::info!("cleared {left} sandboxes that an earlier server left behind");

@@ -1,0 +1,554 @@
+//! One execution: its state, its log, and who waits for it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use remuda_guest_proto::{FrameError, Kind, OutputChunk, Stream, WINDOW_BYTES};
+use remuda_types::wire::{Execution, OutputStream};
+use remuda_types::{Error, ErrorCode, ExecutionId, ExecutionState};
+use tokio::sync::watch;
+
+use super::keeper::{self, Keeper};
+use super::record::{Fact, Head, KilledFor, Known, note, read};
+use crate::clock::now_unix_ms;
+use crate::output::{self, Burial, Files, OutputLog, Page, Records, Refused, Write};
+use crate::stream::{OutputQuery, OutputSlice};
+
+/// Exit code of an execution that was killed at its time limit, as `timeout` has it.
+const EXIT_TIMED_OUT: i32 = 124;
+/// Exit code of an execution that was cancelled: killed by signal 9.
+const EXIT_CANCELLED: i32 = 137;
+/// Up to so many bytes a log is written and read where one stands; more of it by a thread that may block.
+const INLINE_BYTES_MAX: u64 = 64 << 10;
+/// Between two attempts to write what could not be written. A disk tells nobody when it has space again.
+const WRITE_AGAIN_EVERY: Duration = Duration::from_millis(500);
+
+/// Tells the agent how much of an execution's output it may forget.
+pub(crate) type Credit = Box<dyn Fn(u64) + Send + Sync>;
+
+/// One execution.
+#[derive(Debug)]
+pub(crate) struct ExecutionCell {
+    pub(crate) id: ExecutionId,
+    /// Its channel to the agent, also the agent's name for it.
+    pub(crate) channel: u32,
+    me: Weak<ExecutionCell>,
+    keeper: Arc<Keeper>,
+    inner: Mutex<Inner>,
+    /// Moves at every change: more output, another state.
+    moved: watch::Sender<u64>,
+}
+
+struct Inner {
+    known: Known,
+    log: OutputLog,
+    credited: u64,
+    credit: Option<Credit>,
+    /// A thread writes, or waits to try again; nobody else does meanwhile.
+    writing: bool,
+    /// The last write failed.
+    failing: bool,
+    /// Whether it counts as running.
+    counted: bool,
+    /// Whether it is on record; before, nothing is written.
+    admitted: bool,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner").field("known", &self.known).field("log", &self.log).finish_non_exhaustive()
+    }
+}
+
+impl ExecutionCell {
+    pub(super) fn with(keeper: Arc<Keeper>, known: Known, log: OutputLog) -> Arc<Self> {
+        let credited = log.written();
+        keeper.kept(0, log.kept());
+        Arc::new_cyclic(|me| ExecutionCell {
+            id: known.head.id.clone(),
+            channel: known.head.channel,
+            me: me.clone(),
+            keeper,
+            inner: Mutex::new(Inner {
+                known,
+                log,
+                credited,
+                credit: None,
+                writing: false,
+                failing: false,
+                counted: false,
+                admitted: false,
+            }),
+            moved: watch::Sender::new(0),
+        })
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self) {
+        self.moved.send_modify(|n| *n += 1);
+    }
+
+    /// Who is told how much output is written, when that is later than [`ExecutionCell::output`]'s answer.
+    pub(crate) fn credit_by(&self, credit: Credit) {
+        self.inner().credit = Some(credit);
+    }
+
+    /// Where the agent is to go on with its output: what would survive the server.
+    pub(crate) fn have(&self) -> u64 {
+        self.inner().log.written()
+    }
+
+    /// The record as it stands, with the whole command; outputs are not in it.
+    pub(crate) fn show(&self) -> Execution {
+        let inner = self.inner();
+        let mut shown = inner.show();
+        if let Some(command) = inner.whole_command() {
+            shown.command = command;
+        }
+        shown
+    }
+
+    /// The record as lists show it: a long command is cut.
+    pub(crate) fn show_short(&self) -> Execution {
+        self.inner().show()
+    }
+
+    /// The record with both outputs, as much as is kept of them.
+    ///
+    /// # Errors
+    /// `internal` where its log can't be read.
+    pub(crate) async fn show_with_output(&self) -> Result<Execution, Error> {
+        let mut shown = self.show();
+        let all = self.read_log(0, |step| output::page(step, 0, None, usize::MAX)).await?;
+        let text = |wanted: OutputStream| {
+            let mut text = Vec::new();
+            let pieces = all.pieces.iter().filter(|piece| piece.stream == wanted);
+            pieces.for_each(|piece| text.extend_from_slice(&piece.bytes));
+            String::from_utf8(text).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
+        };
+        shown.stdout = Some(text(OutputStream::Stdout));
+        shown.stderr = Some(text(OutputStream::Stderr));
+        Ok(shown)
+    }
+
+    /// Its state.
+    pub(crate) fn state(&self) -> ExecutionState {
+        self.inner().known.state
+    }
+
+    /// What its record says of how it was asked for: with its time limit and effect, and the command perhaps cut.
+    pub(crate) fn head(&self) -> Head {
+        self.inner().known.head.clone()
+    }
+
+    /// It is on record from now on, and counts as running up to its end.
+    pub(super) fn admitted(&self) {
+        let mut inner = self.inner();
+        inner.admitted = true;
+        if !inner.known.state.is_final() && !inner.counted {
+            inner.counted = true;
+            self.keeper.started();
+        }
+    }
+
+    /// The agent started it.
+    pub(crate) fn spawned(&self, pid: u32) {
+        let mut inner = self.inner();
+        inner.known.pid = Some(pid);
+        // Not worth a write of its own: a live agent tells it again, and the end has it too.
+        inner.log.note(note(now_unix_ms(), &Fact::Spawned { pid }), false);
+        drop(inner);
+        self.tell();
+    }
+
+    /// It never started.
+    pub(crate) fn not_started(&self) {
+        self.finish(ExecutionState::NotStarted, None);
+    }
+
+    /// Nobody can say whether it started.
+    pub(crate) fn unknown(&self) {
+        self.finish(ExecutionState::Unknown, None);
+    }
+
+    /// Notes why it is about to be killed; the first reason counts.
+    pub(crate) fn will_be_killed(&self, why: KilledFor) {
+        let mut inner = self.inner();
+        if inner.known.killed_for.is_none() && !inner.known.state.is_final() {
+            inner.known.killed_for = Some(why);
+            inner.log.note(note(now_unix_ms(), &Fact::KilledFor { why }), true);
+            self.write(inner);
+        }
+    }
+
+    /// Output came in. Returns what to credit, if it is time to.
+    ///
+    /// # Errors
+    /// When the agent breaks the protocol: bytes are missing, or it sent more than it may.
+    pub(crate) fn output(&self, chunk: OutputChunk<'_>) -> Result<Option<u64>, FrameError> {
+        let stream = match chunk.stream {
+            Stream::Stdout => OutputStream::Stdout,
+            Stream::Stderr => OutputStream::Stderr,
+        };
+        let mut inner = self.inner();
+        inner.log.append(chunk.offset, stream, now_unix_ms(), chunk.bytes).map_err(|refused| {
+            let why = match refused {
+                Refused::Gap(missing) => format!("{missing} bytes of an execution's output are missing"),
+                Refused::Flood => "more of an execution's output than was asked for".into(),
+            };
+            FrameError::Payload { kind: Kind::GuestData, why }
+        })?;
+        self.write(inner);
+        let credit = self.inner().credit();
+        self.tell();
+        Ok(credit)
+    }
+
+    /// The agent told its end.
+    pub(crate) fn exited(&self, code: Option<i32>, signal: Option<i32>, produced: u64, _pipes_held: bool) {
+        let (have, killed_for) = {
+            let inner = self.inner();
+            (inner.log.produced(), inner.known.killed_for)
+        };
+        if have != produced {
+            tracing::warn!("execution {} ended after {produced} bytes of output, {have} arrived", self.id);
+        }
+        let code = code.or(signal.map(|n| 128 + n)).map(|c| c.clamp(0, 255));
+        match killed_for {
+            // A program may end by itself in the moment in which it is killed: then that is what happened.
+            Some(KilledFor::TimeOut) if signal.is_some() => self.finish(ExecutionState::TimedOut, Some(EXIT_TIMED_OUT)),
+            Some(KilledFor::Cancel) if signal.is_some() => self.finish(ExecutionState::Cancelled, Some(EXIT_CANCELLED)),
+            _ => self.finish(ExecutionState::Exited, code),
+        }
+    }
+
+    /// Its sandbox ended under it.
+    pub(crate) fn sandbox_ended(&self, out_of_memory: bool) {
+        let state = if out_of_memory { ExecutionState::Oom } else { ExecutionState::SandboxGone };
+        self.finish(state, None);
+    }
+
+    /// The first end counts.
+    fn finish(&self, state: ExecutionState, exit_code: Option<i32>) {
+        let mut inner = self.inner();
+        if inner.known.state.is_final() {
+            return;
+        }
+        let now = now_unix_ms();
+        inner.known.state = state;
+        inner.known.exit_code = exit_code;
+        inner.known.ended_at_ms = Some(now);
+        if let Some(end) = inner.known.end() {
+            inner.log.end(note(now, &Fact::Ended(end)));
+        }
+        inner.credit = None;
+        if std::mem::take(&mut inner.counted) {
+            self.keeper.ended();
+        }
+        self.write(inner);
+        self.tell();
+    }
+
+    /// Waits until it has ended.
+    pub(crate) async fn ended(&self) {
+        self.until(|inner| inner.known.state.is_final()).await;
+    }
+
+    /// Waits until it has ended and its files say so, with all of its output: only then may the agent forget it.
+    pub(crate) async fn settled(&self) {
+        self.until(|inner| inner.known.state.is_final() && inner.log.is_settled()).await;
+    }
+
+    async fn until(&self, is: impl Fn(&Inner) -> bool) {
+        let mut moved = self.moved.subscribe();
+        while !is(&self.inner()) {
+            if moved.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until it has ended, or `wait` has passed.
+    pub(crate) async fn ended_within(&self, wait: Duration) {
+        let _ = tokio::time::timeout(wait, self.ended()).await;
+    }
+
+    /// Reads output by offset; waits for the first byte or the end if there is nothing yet.
+    ///
+    /// # Errors
+    /// `internal` where its log can't be read.
+    pub(crate) async fn read(&self, query: OutputQuery) -> Result<OutputSlice, Error> {
+        let deadline = tokio::time::Instant::now() + query.wait;
+        let mut moved = self.moved.subscribe();
+        loop {
+            moved.mark_unchanged();
+            let slice = self.slice(query).await?;
+            if !slice.records.is_empty() || slice.skipped_bytes > 0 || slice.complete {
+                return Ok(slice);
+            }
+            if !matches!(tokio::time::timeout_at(deadline, moved.changed()).await, Ok(Ok(()))) {
+                return Ok(slice);
+            }
+        }
+    }
+
+    async fn slice(&self, query: OutputQuery) -> Result<OutputSlice, Error> {
+        let offset = query.offset.min(self.inner().log.produced());
+        let page: Page =
+            self.read_log(offset, move |step| output::page(step, offset, query.stream, query.max_bytes)).await?;
+        let inner = self.inner();
+        Ok(OutputSlice {
+            // Nothing comes after an end: what was read up to here is all.
+            complete: inner.known.state.is_final() && page.next_offset == inner.log.produced(),
+            records: page.pieces.into_iter().map(|piece| (piece.offset, piece.stream, piece.bytes)).collect(),
+            next_offset: page.next_offset,
+            skipped_bytes: page.skipped_bytes,
+            state: inner.known.state,
+            exit_code: inner.known.exit_code,
+        })
+    }
+
+    /// Reads records by number, as they were written, each with its time; at most `bytes_max` bytes and a record
+    /// more. What waits to be written has no number yet and is not there.
+    ///
+    /// # Errors
+    /// `internal` where its log can't be read.
+    pub(crate) async fn records(&self, sequence: u64, bytes_max: usize) -> Result<Records, Error> {
+        let me = self.me.upgrade();
+        let read = move |cell: &ExecutionCell| {
+            output::records(|sequence| cell.inner().log.step_to_record(sequence), sequence, bytes_max)
+        };
+        let found = match me.filter(|_| self.inner().log.written() > INLINE_BYTES_MAX) {
+            Some(me) => blocking(move || read(&me)).await,
+            None => read(self),
+        };
+        found.map_err(|e| self.unreadable(&e))
+    }
+
+    /// Asks the log, by a thread that may block where that may take long.
+    async fn read_log<T: Send + 'static>(
+        &self,
+        offset: u64,
+        read: impl FnOnce(&mut dyn FnMut(u64) -> io::Result<output::Step>) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, Error> {
+        let long = {
+            let inner = self.inner();
+            inner.log.written() > INLINE_BYTES_MAX && offset < inner.log.written()
+        };
+        let found = match self.me.upgrade().filter(|_| long) {
+            Some(me) => blocking(move || read(&mut |offset| me.inner().log.step(offset))).await,
+            None => read(&mut |offset| self.inner().log.step(offset)),
+        };
+        found.map_err(|e| self.unreadable(&e))
+    }
+
+    fn unreadable(&self, e: &io::Error) -> Error {
+        tracing::error!("failed to read the log of execution {}: {e}", self.id);
+        Error::new(ErrorCode::Internal, format!("the output of execution {} can't be read", self.id))
+            .cause(e)
+            .remedy("look into the server's log, and check the data directory's disk")
+    }
+
+    /// Writes what waits: at once if it is short, else by a thread that may block.
+    fn write(&self, mut inner: MutexGuard<'_, Inner>) {
+        if inner.writing || !inner.admitted || inner.log.is_settled() {
+            return;
+        }
+        if inner.log.unwritten() as u64 <= INLINE_BYTES_MAX {
+            match inner.write_now(&self.keeper) {
+                Ok(unneeded) => {
+                    drop(inner);
+                    self.keeper.remove_files(unneeded);
+                    return;
+                }
+                Err(e) => self.report(&mut inner, &e),
+            }
+        }
+        let (Some(me), Ok(runtime)) = (self.me.upgrade(), tokio::runtime::Handle::try_current()) else { return };
+        inner.writing = true;
+        drop(inner);
+        me.write_behind(&runtime);
+    }
+
+    /// Writes all that waits before anything else is done, whatever its size: a record goes before its execution.
+    pub(super) fn write_record(&self) {
+        let mut inner = self.inner();
+        inner.admitted = true;
+        // A branch's record is there before it is admitted, and output may be on its way behind it.
+        if inner.writing {
+            return;
+        }
+        if let Err(e) = inner.write_now(&self.keeper) {
+            self.report(&mut inner, &e);
+            self.write(inner);
+        }
+    }
+
+    fn write_behind(self: Arc<Self>, runtime: &tokio::runtime::Handle) {
+        let behind = runtime.clone();
+        runtime.spawn_blocking(move || {
+            let Err(e) = self.write_all() else { return };
+            self.report(&mut self.inner(), &e);
+            let again = behind.clone();
+            behind.spawn(async move {
+                tokio::time::sleep(WRITE_AGAIN_EVERY).await;
+                self.write_behind(&again);
+            });
+        });
+    }
+
+    /// Writes until nothing waits. The log is free between taking a write and committing it.
+    fn write_all(&self) -> io::Result<()> {
+        loop {
+            let mut inner = self.inner();
+            let Some(mut write) = inner.log.next_write(now_unix_ms()) else {
+                inner.writing = false;
+                if std::mem::take(&mut inner.failing) {
+                    self.keeper.failing(false);
+                    tracing::info!("the log of execution {} is written again", self.id);
+                }
+                drop(inner);
+                self.tell();
+                return Ok(());
+            };
+            drop(inner);
+            write.run()?;
+            let mut inner = self.inner();
+            let unneeded = inner.commit(write, &self.keeper);
+            if let Some(consumed) = inner.credit()
+                && let Some(credit) = &inner.credit
+            {
+                credit(consumed);
+            }
+            drop(inner);
+            self.tell();
+            keeper::remove(&unneeded);
+        }
+    }
+
+    /// Says once that writing fails.
+    fn report(&self, inner: &mut Inner, e: &io::Error) {
+        if !std::mem::replace(&mut inner.failing, true) {
+            self.keeper.failing(true);
+            let waiting = inner.log.unwritten();
+            tracing::warn!(
+                "failed to write the log of execution {}: {e}; it goes on, {waiting} bytes wait in memory, and writing \
+                 is tried again until there is space",
+                self.id
+            );
+        }
+    }
+
+    /// Puts the log of a running execution where a snapshot keeps it.
+    pub(super) fn carry(&self, directory: &Path) -> io::Result<Option<(Head, Option<u32>, output::Prefix)>> {
+        let mut inner = self.inner();
+        if inner.known.state.is_final() {
+            return Ok(None);
+        }
+        let mut head = inner.known.head.clone();
+        if let Some(command) = inner.whole_command() {
+            head.command = command;
+        }
+        let pid = inner.known.pid;
+        let into = Files { directory: directory.to_owned(), id: self.id.clone() };
+        let writing = inner.writing;
+        let prefix = inner.log.carry(&into, writing)?;
+        Ok(Some((head, pid, prefix)))
+    }
+
+    /// Bytes of its output that are kept and would go with [`ExecutionCell::bury`], if it has ended.
+    pub(super) fn buriable(&self) -> Option<u64> {
+        let inner = self.inner();
+        let ended = inner.known.state.is_final() && inner.log.is_settled() && !inner.known.buried;
+        ended.then(|| inner.log.kept())
+    }
+
+    /// When it ended, in Unix milliseconds.
+    pub(super) fn ended_at_ms(&self) -> Option<i64> {
+        self.inner().known.ended_at_ms
+    }
+
+    /// Whether it lost its output to make room.
+    pub(super) fn is_buried(&self) -> bool {
+        self.inner().known.buried
+    }
+
+    /// Takes its output away, and most of a long command. The files follow with what is returned.
+    pub(super) fn bury(&self) -> Option<Burial> {
+        let mut inner = self.inner();
+        let before = inner.log.kept();
+        inner.known.buried = true;
+        inner.known.command_cut = false;
+        let end = note(inner.known.ended_at_ms?, &Fact::Ended(inner.known.end()?));
+        let head = note(inner.known.head.started_at_ms, &inner.known.head);
+        let burial = inner.log.bury(&head, &end);
+        self.keeper.kept(before, 0);
+        drop(inner);
+        self.tell();
+        Some(burial)
+    }
+
+    /// All of its files.
+    pub(super) fn paths(&self) -> Vec<PathBuf> {
+        self.inner().log.paths()
+    }
+
+    /// Bytes that wait for a disk.
+    pub(super) fn unwritten(&self) -> usize {
+        self.inner().log.unwritten()
+    }
+}
+
+impl Inner {
+    /// A command that is not whole in memory, from where its record is.
+    fn whole_command(&self) -> Option<Vec<String>> {
+        if !self.known.command_cut {
+            return None;
+        }
+        let record = self.log.record().ok()??;
+        read::<Head>(&record).map(|head| head.command)
+    }
+
+    fn show(&self) -> Execution {
+        self.known.show(self.log.produced(), self.log.dropped() > 0 || self.known.buried)
+    }
+
+    /// Often enough that the agent's window never closes on a fast reader, and no more often.
+    fn credit(&mut self) -> Option<u64> {
+        let written = self.log.written();
+        let due = written - self.credited >= WINDOW_BYTES / 4;
+        due.then(|| {
+            self.credited = written;
+            written
+        })
+    }
+
+    /// Writes until nothing waits. Returns files that are no longer needed.
+    fn write_now(&mut self, keeper: &Keeper) -> io::Result<Vec<PathBuf>> {
+        let mut unneeded = Vec::new();
+        while let Some(mut write) = self.log.next_write(now_unix_ms()) {
+            write.run()?;
+            unneeded.extend(self.commit(write, keeper));
+        }
+        if std::mem::take(&mut self.failing) {
+            keeper.failing(false);
+        }
+        Ok(unneeded)
+    }
+
+    fn commit(&mut self, write: Write, keeper: &Keeper) -> Vec<PathBuf> {
+        let before = self.log.kept();
+        let unneeded = self.log.commit(write);
+        keeper.kept(before, self.log.kept());
+        unneeded
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}

@@ -1,0 +1,35 @@
+//! expire: records and output of executions that were kept long enough are let go of, also after their sandbox is gone.
+
+use std::collections::HashSet;
+use std::sync::Weak;
+use std::time::{Duration, SystemTime};
+
+use remuda_types::limits::EXECUTION_RETENTION_MS;
+
+use crate::clock::now_unix_ms;
+use crate::platform::Shared;
+
+/// Between two looks. Retention is a matter of hours.
+const LOOK_EVERY: Duration = Duration::from_secs(600);
+
+/// Looks every now and then, as long as there is a platform.
+pub(crate) async fn run(shared: Weak<Shared>) {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let Some(shared) = shared.upgrade() else { return };
+        let (cells, snapshots) = {
+            let tables = shared.registry.tables();
+            (tables.sandboxes(), tables.snapshots())
+        };
+        for cell in &cells {
+            cell.executions.expire(now_unix_ms());
+        }
+        let owners: HashSet<String> =
+            cells.iter().map(|c| c.uid.to_string()).chain(snapshots.iter().map(|s| s.id.to_string())).collect();
+        let (places, kept) = (shared.places.clone(), Duration::from_millis(EXECUTION_RETENTION_MS.unsigned_abs()));
+        let removing = tokio::task::spawn_blocking(move || places.remove_older(&owners, SystemTime::now() - kept));
+        if let Ok(Err(e)) = removing.await {
+            tracing::warn!("failed to remove executions that were kept long enough: {e}");
+        }
+    }
+}
