@@ -5,7 +5,7 @@ use futures_util::Stream;
 use http::{HeaderMap, StatusCode};
 
 use crate::ClientError;
-use crate::connection::Call;
+use crate::request::Call;
 
 /// An answer whose body has not been read yet.
 #[derive(Debug)]

@@ -1,20 +1,17 @@
-//! Where the server is and how one call is sent and answered. Never sends a call twice.
+//! Where the server is, and how this client treats calls that change something. Sends nothing itself.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use remuda_types::error::ErrorBody;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use http::{HeaderValue, Method};
+use remuda_types::{Key, SandboxId};
 
 use crate::error::causes;
-use crate::{ANSWER_BYTES_MAX, CONNECT_SECONDS_MAX, ClientError, IDLE_CONNECTIONS_MAX, IDLE_SECONDS_MAX, Incoming};
-
-/// How many bytes of a foreign answer an error quotes.
-const EXCERPT_BYTES_MAX: usize = 200;
+use crate::keys::{Keys, LOST_SECONDS_MAX};
+use crate::request::{Call, Change, Request};
+use crate::{CONNECT_SECONDS_MAX, ClientError, IDLE_CONNECTIONS_MAX, IDLE_SECONDS_MAX, Pending};
 
 /// A client of one server. Clones share its connections.
 #[derive(Clone)]
@@ -26,6 +23,12 @@ pub struct Client {
     target: Arc<str>,
     /// The whole header, marked sensitive; absent on the unix socket.
     authorization: Option<HeaderValue>,
+    /// What becomes of calls that change something.
+    keys: Keys,
+    /// The key of the next such call, where the caller has chosen one.
+    key: Option<Key>,
+    /// How long a server that was lost is looked for.
+    lost_max: Duration,
 }
 
 impl fmt::Debug for Client {
@@ -67,12 +70,7 @@ impl Client {
             .map_err(|_| ClientError::Input("the API key can't stand in a header".into()))?;
         authorization.set_sensitive(true);
         let base = parsed.as_str().trim_end_matches('/');
-        Ok(Client {
-            http: build(reqwest::Client::builder())?,
-            base: base.into(),
-            target: base.into(),
-            authorization: Some(authorization),
-        })
+        Ok(Client::new(build(reqwest::Client::builder())?, base.into(), base.into(), Some(authorization)))
     }
 
     /// A client of the local server behind its unix socket; being allowed to open the socket is the credential.
@@ -81,12 +79,48 @@ impl Client {
     /// [`ClientError::Input`] if the client can't be made. Nothing is connected yet.
     pub fn unix(socket: impl AsRef<Path>) -> Result<Client, ClientError> {
         let socket = socket.as_ref();
-        Ok(Client {
-            http: build(reqwest::Client::builder().unix_socket(socket.to_path_buf()))?,
-            base: "http://localhost".into(),
-            target: socket.display().to_string().into(),
-            authorization: None,
-        })
+        let http = build(reqwest::Client::builder().unix_socket(socket.to_path_buf()))?;
+        Ok(Client::new(http, "http://localhost".into(), socket.display().to_string().into(), None))
+    }
+
+    fn new(http: reqwest::Client, base: Arc<str>, target: Arc<str>, authorization: Option<HeaderValue>) -> Client {
+        let lost_max = Duration::from_secs(LOST_SECONDS_MAX);
+        Client { http, base, target, authorization, keys: Keys::default(), key: None, lost_max }
+    }
+
+    /// Loses nothing: every call that changes something gets a key of its own, which is written down in `pending`
+    /// together with the exact request before that is sent, and forgotten when the outcome is known. A call that gets
+    /// no answer is sent again with both, for a limited time; then the error names the key. Reads are repeated too.
+    #[must_use]
+    pub fn keeping(self, pending: Pending) -> Client {
+        Client { keys: Keys::Kept(pending), ..self }
+    }
+
+    /// As [`Client::keeping`], but keys and requests are in memory alone, and lost with the process.
+    #[must_use]
+    pub fn repeating(self) -> Client {
+        Client { keys: Keys::InMemory, ..self }
+    }
+
+    /// With the caller's own key for the next call that changes something. A second such call needs another key, unless
+    /// it is of another kind or for another sandbox; what came of the first is told again to one that is the same.
+    #[must_use]
+    pub fn with_key(&self, key: Key) -> Client {
+        Client { key: Some(key), ..self.clone() }
+    }
+
+    /// How long a server that was lost is looked for before a call fails; [`LOST_SECONDS_MAX`] seconds by default.
+    #[must_use]
+    pub fn looking_for(self, lost_max: Duration) -> Client {
+        Client { lost_max, ..self }
+    }
+
+    /// Where it keeps its calls, if it does.
+    pub fn pending(&self) -> Option<&Pending> {
+        match &self.keys {
+            Keys::Kept(pending) => Some(pending),
+            Keys::Given | Keys::InMemory => None,
+        }
     }
 
     /// What errors call the server: its URL or the path of its socket.
@@ -94,15 +128,46 @@ impl Client {
         &self.target
     }
 
-    /// Begins a call. `path` has its segments encoded already.
+    /// Begins a call that changes nothing, or has no key. `path` has its segments encoded already.
     pub(crate) fn call(&self, method: Method, path: impl AsRef<str>) -> Request {
-        let path = path.as_ref();
-        let mut builder = self.http.request(method.clone(), format!("{}{path}", self.base));
-        if let Some(authorization) = &self.authorization {
-            builder = builder.header(header::AUTHORIZATION, authorization.clone());
-        }
+        self.begin(method, path.as_ref(), None)
+    }
+
+    /// Begins a call that changes something: an operation of this kind, on that sandbox where it addresses one.
+    pub(crate) fn change(
+        &self,
+        kind: &'static str,
+        sandbox: Option<&SandboxId>,
+        method: Method,
+        path: impl AsRef<str>,
+    ) -> Request {
+        self.begin(method, path.as_ref(), Some(Change { kind: kind.into(), sandbox: sandbox.cloned() }))
+    }
+
+    fn begin(&self, method: Method, path: &str, change: Option<Change>) -> Request {
         let call = Call { text: format!("{method} {path}"), target: self.target.clone() };
-        Request { call, builder }
+        Request::new(self.clone(), call, method, path, change)
+    }
+
+    pub(crate) fn http(&self) -> &reqwest::Client {
+        &self.http
+    }
+
+    /// The URL of an encoded path.
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.base)
+    }
+
+    pub(crate) fn authorization(&self) -> Option<&HeaderValue> {
+        self.authorization.as_ref()
+    }
+
+    pub(crate) fn keys(&self) -> (&Keys, Option<&Key>) {
+        (&self.keys, self.key.as_ref())
+    }
+
+    pub(crate) fn lost_max(&self) -> Duration {
+        self.lost_max
     }
 }
 
@@ -121,111 +186,3 @@ fn build(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, ClientError
         .map_err(|error| ClientError::Input(format!("the HTTP client can't be made: {}", causes(error))))
 }
 
-/// What errors say about a call.
-#[derive(Debug, Clone)]
-pub(crate) struct Call {
-    text: String,
-    target: Arc<str>,
-}
-
-impl Call {
-    pub(crate) fn transport(&self, error: reqwest::Error) -> ClientError {
-        if error.is_builder() {
-            return ClientError::Input(format!("{} can't be made: {}", self.text, causes(error)));
-        }
-        let sent = !error.is_connect();
-        ClientError::Transport { call: self.text.clone(), target: self.target.to_string(), sent, cause: causes(error) }
-    }
-
-    pub(crate) fn protocol(&self, status: StatusCode, problem: String) -> ClientError {
-        ClientError::Protocol {
-            call: self.text.clone(),
-            target: self.target.to_string(),
-            status: status.as_u16(),
-            problem,
-        }
-    }
-}
-
-/// A call that has not been sent.
-pub(crate) struct Request {
-    call: Call,
-    builder: reqwest::RequestBuilder,
-}
-
-impl Request {
-    pub(crate) fn query<T: Serialize + ?Sized>(self, query: &T) -> Self {
-        Request { builder: self.builder.query(query), ..self }
-    }
-
-    pub(crate) fn json<T: Serialize + ?Sized>(self, body: &T) -> Self {
-        Request { builder: self.builder.json(body), ..self }
-    }
-
-    pub(crate) fn headers(self, headers: HeaderMap) -> Self {
-        Request { builder: self.builder.headers(headers), ..self }
-    }
-
-    pub(crate) fn body(self, body: impl Into<reqwest::Body>) -> Self {
-        Request { builder: self.builder.body(body), ..self }
-    }
-
-    /// Sends it and gives the answer whatever its status is.
-    pub(crate) async fn send_raw(self) -> Result<Incoming, ClientError> {
-        match self.builder.send().await {
-            Ok(response) => Ok(Incoming::new(self.call, response)),
-            Err(error) => Err(self.call.transport(error)),
-        }
-    }
-
-    /// Sends it and gives a good answer whose body is still to be read.
-    pub(crate) async fn send(self) -> Result<Incoming, ClientError> {
-        let call = self.call.clone();
-        let incoming = self.send_raw().await?;
-        if incoming.status().is_success() { Ok(incoming) } else { Err(api_error(&call, incoming).await) }
-    }
-
-    /// Sends it and reads the answer as JSON.
-    pub(crate) async fn read<T: DeserializeOwned>(self) -> Result<T, ClientError> {
-        let call = self.call.clone();
-        let incoming = self.send().await?;
-        let status = incoming.status();
-        let body = incoming.collect(ANSWER_BYTES_MAX).await?;
-        serde_json::from_slice(&body).map_err(|cause| {
-            call.protocol(status, format!("the answer is not what this client expects ({cause}): {}", excerpt(&body)))
-        })
-    }
-
-    /// Sends it and expects nothing but success.
-    pub(crate) async fn done(self) -> Result<(), ClientError> {
-        self.send().await?.collect(ANSWER_BYTES_MAX).await.map(drop)
-    }
-}
-
-/// Reads an answer that is an error.
-pub(crate) async fn api_error(call: &Call, incoming: Incoming) -> ClientError {
-    let status = incoming.status();
-    let body = match incoming.collect(ANSWER_BYTES_MAX).await {
-        Ok(body) => body,
-        Err(error) => return error,
-    };
-    match serde_json::from_slice::<ErrorBody>(&body) {
-        Ok(ErrorBody { error }) => ClientError::Api { status: status.as_u16(), error: Box::new(error) },
-        Err(_) => call.protocol(status, format!("it is no error of the API: {}", excerpt(&body))),
-    }
-}
-
-impl Request {
-    /// The call's name for errors.
-    pub(crate) fn name(&self) -> Call {
-        self.call.clone()
-    }
-}
-
-fn excerpt(body: &[u8]) -> String {
-    if body.is_empty() {
-        return "an empty body".into();
-    }
-    let text = String::from_utf8_lossy(&body[..body.len().min(EXCERPT_BYTES_MAX)]);
-    format!("{text:?}")
-}

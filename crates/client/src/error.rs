@@ -1,6 +1,9 @@
 //! What can go wrong with a call. Never carries the API key.
 
 use std::error::Error as _;
+use std::path::PathBuf;
+
+use remuda_types::Key;
 
 /// Why a call gave no answer of the expected kind.
 #[derive(Debug, thiserror::Error)]
@@ -37,16 +40,42 @@ pub enum ClientError {
         /// What was wrong with it.
         problem: String,
     },
+    /// A call with a key was sent, perhaps several times, and what became of it is not known.
+    #[error("it is not known what became of {call} at {target}, sent with the key {key}: {cause}")]
+    OutcomeUnknown {
+        /// The key. `GET /v1/operations?key=…` (`remuda operation KEY`) tells what became of it, and the same call with
+        /// the same key does nothing twice.
+        key: Key,
+        /// Method and path of the call.
+        call: String,
+        /// Where it went: a URL or the path of a socket.
+        target: String,
+        /// What the last sending came to.
+        cause: Box<ClientError>,
+        /// Where key and request are kept, if they are.
+        kept: Option<PathBuf>,
+    },
+    /// The key of a call could not be written down, and so the call was not sent.
+    #[error("{call} was not sent, since its key can't be kept in {}: {cause}", .directory.display())]
+    NotKept {
+        /// Method and path of the call.
+        call: String,
+        /// Where keys are kept.
+        directory: PathBuf,
+        /// Why.
+        cause: String,
+    },
     /// The call could not be made from what was given; nothing was sent.
     #[error("{0}")]
     Input(String),
 }
 
 impl ClientError {
-    /// The error of the API, where it is one.
+    /// The error of the API, where it is one; also where it says that the outcome is not known.
     pub fn api(&self) -> Option<&remuda_types::Error> {
         match self {
             ClientError::Api { error, .. } => Some(error),
+            ClientError::OutcomeUnknown { cause, .. } => cause.api(),
             _ => None,
         }
     }
@@ -58,7 +87,12 @@ impl ClientError {
 
     /// Whether it is not known if the server acted on the call.
     pub fn outcome_unknown(&self) -> bool {
-        matches!(self, ClientError::Transport { sent: true, .. } | ClientError::Protocol { .. })
+        matches!(
+            self,
+            ClientError::Transport { sent: true, .. }
+                | ClientError::Protocol { .. }
+                | ClientError::OutcomeUnknown { .. }
+        )
     }
 
     /// Whether there was no server to connect to.

@@ -1,4 +1,4 @@
-//! Executions: starting, watching and ending commands. Never starts one twice.
+//! Executions: starting, watching and ending commands. One method for each route; a key is `request`'s matter.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ impl Client {
     /// # Errors
     /// As for every call: see [`ClientError`]. A command that fails is no error.
     pub async fn execute(&self, sandbox: &SandboxId, request: &StartExecution) -> Result<Execution, ClientError> {
-        self.call(Method::POST, executions_path(sandbox)?).json(request).read().await
+        self.change("execute", Some(sandbox), Method::POST, executions_path(sandbox)?).json(request).read().await
     }
 
     /// `GET /v1/sandboxes/{id}/executions`, oldest first.
@@ -139,7 +139,7 @@ impl Client {
     /// # Errors
     /// As for every call: see [`ClientError`].
     pub async fn signal(&self, sandbox: &SandboxId, id: &ExecutionId, signal: i32) -> Result<Execution, ClientError> {
-        self.call(Method::POST, format!("{}/signal", execution_path(sandbox, id)?))
+        self.change("signal", Some(sandbox), Method::POST, format!("{}/signal", execution_path(sandbox, id)?))
             .json(&SendSignal { signal })
             .read()
             .await
@@ -150,6 +150,6 @@ impl Client {
     /// # Errors
     /// As for every call: see [`ClientError`].
     pub async fn cancel(&self, sandbox: &SandboxId, id: &ExecutionId) -> Result<Execution, ClientError> {
-        self.call(Method::DELETE, execution_path(sandbox, id)?).read().await
+        self.change("cancel", Some(sandbox), Method::DELETE, execution_path(sandbox, id)?).read().await
     }
 }

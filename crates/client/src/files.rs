@@ -4,6 +4,7 @@ use http::Method;
 use remuda_types::SandboxId;
 use remuda_types::wire::{FileList, FileStat};
 
+use crate::local_file::LocalFile;
 use crate::sandboxes::sandbox_path;
 use crate::{Client, ClientError, Incoming};
 
@@ -27,6 +28,22 @@ pub struct FileDownload {
     pub mode: Option<u32>,
     /// The contents.
     pub body: Incoming,
+}
+
+impl WriteFile {
+    fn query(&self, path: &str) -> Vec<(&'static str, String)> {
+        let mut query = vec![("path", path.to_owned())];
+        if let Some(mode) = self.mode {
+            query.push(("mode", format!("{mode:04o}")));
+        }
+        if let Some(user) = &self.user {
+            query.push(("user", user.clone()));
+        }
+        if self.parents {
+            query.push(("parents", "true".into()));
+        }
+        query
+    }
 }
 
 fn files_path(id: &SandboxId, rest: &str) -> Result<String, ClientError> {
@@ -57,17 +74,25 @@ impl Client {
         options: &WriteFile,
         contents: impl Into<reqwest::Body>,
     ) -> Result<FileStat, ClientError> {
-        let mut query = vec![("path", path.to_owned())];
-        if let Some(mode) = options.mode {
-            query.push(("mode", format!("{mode:04o}")));
-        }
-        if let Some(user) = &options.user {
-            query.push(("user", user.clone()));
-        }
-        if options.parents {
-            query.push(("parents", "true".into()));
-        }
-        self.call(Method::PUT, files_path(id, "")?).query(&query).body(contents).read().await
+        let request = self.change("write_file", Some(id), Method::PUT, files_path(id, "")?);
+        request.query(&options.query(path)).body(contents).read().await
+    }
+
+    /// As [`Client::write_file`], from a local file: it is read once for its digest, and again for each sending, so that
+    /// a client which repeats its calls can repeat this one however long the file is.
+    ///
+    /// # Errors
+    /// [`ClientError::Input`] if the file can't be read; otherwise as for every call.
+    pub async fn write_file_from(
+        &self,
+        id: &SandboxId,
+        path: &str,
+        options: &WriteFile,
+        local: &std::path::Path,
+    ) -> Result<FileStat, ClientError> {
+        let file = LocalFile::read(local).await?;
+        let request = self.change("write_file", Some(id), Method::PUT, files_path(id, "")?);
+        request.query(&options.query(path)).file(file).read().await
     }
 
     /// `GET /v1/sandboxes/{id}/files/list?path=…`
@@ -92,7 +117,7 @@ impl Client {
     /// As for every call: see [`ClientError`].
     pub async fn remove_file(&self, id: &SandboxId, path: &str, recursive: bool) -> Result<(), ClientError> {
         let query = [("path", path), ("recursive", if recursive { "true" } else { "false" })];
-        self.call(Method::DELETE, files_path(id, "")?).query(&query).done().await
+        self.change("remove_file", Some(id), Method::DELETE, files_path(id, "")?).query(&query).done().await
     }
 
     /// `POST /v1/sandboxes/{id}/files/mkdir?path=…`
@@ -101,6 +126,6 @@ impl Client {
     /// As for every call: see [`ClientError`].
     pub async fn make_directory(&self, id: &SandboxId, path: &str, parents: bool) -> Result<FileStat, ClientError> {
         let query = [("path", path), ("parents", if parents { "true" } else { "false" })];
-        self.call(Method::POST, files_path(id, "/mkdir")?).query(&query).read().await
+        self.change("make_directory", Some(id), Method::POST, files_path(id, "/mkdir")?).query(&query).read().await
     }
 }

@@ -1,12 +1,14 @@
 //! Typed client of Remuda's native API: one method for each route, over TCP with a key or over the local unix socket.
 //!
-//! Never repeats a call: each is sent once, and an error says whether the server may have acted on it. Never shows the
-//! API key, neither in `Debug` output nor in an error.
+//! A plain client sends each call once, and an error says whether the server may have acted on it. One that was made
+//! with [`Client::keeping`] loses nothing: key and exact request of every call that changes something are on disk before
+//! it is sent, and it is sent again with both while its answer is missing. Never repeats a changing call without a key.
+//! Never shows the API key, neither in `Debug` output nor in an error.
 //!
 //! ```no_run
 //! # async fn tour() -> Result<(), remuda_client::ClientError> {
-//! use remuda_client::{Client, wire};
-//! let client = Client::unix("/var/lib/remuda/remuda.sock")?;
+//! use remuda_client::{Client, Pending, wire};
+//! let client = Client::unix("/var/lib/remuda/remuda.sock")?.keeping(Pending::at("/var/lib/remuda/pending"));
 //! let sandbox = client.create_sandbox(&wire::CreateSandbox::default()).await?;
 //! let call = wire::StartExecution { command: Some("uname -r".into()), wait_ms: Some(10_000), ..Default::default() };
 //! println!("{:?}", client.execute(&sandbox.id, &call).await?.stdout);
@@ -21,7 +23,12 @@ mod connection;
 mod error;
 mod executions;
 mod files;
+mod keys;
+mod local_file;
+mod operations;
+mod pending;
 mod ports;
+mod request;
 mod sandboxes;
 mod snapshots;
 
@@ -31,6 +38,8 @@ pub use error::ClientError;
 pub use executions::{OutputBytes, OutputQuery};
 pub use files::{FileDownload, WriteFile};
 pub use http::{HeaderMap, Method, StatusCode};
+pub use keys::{IN_PROGRESS_SECONDS_MAX, LOST_SECONDS_MAX, new_key};
+pub use pending::{FoundCall, KeptBody, KeptCall, Pending, PendingCall};
 use remuda_types::limits;
 pub use remuda_types::wire;
 pub use reqwest::Body;

@@ -5,7 +5,7 @@ use http::{HeaderMap, Method, header};
 use remuda_types::SandboxId;
 
 use crate::address::application_path;
-use crate::connection::api_error;
+use crate::request::api_error;
 use crate::sandboxes::sandbox_path;
 use crate::{Client, ClientError, Incoming};
 

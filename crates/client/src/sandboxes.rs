@@ -52,7 +52,7 @@ impl Client {
     /// # Errors
     /// As for every call: see [`ClientError`].
     pub async fn create_sandbox(&self, request: &CreateSandbox) -> Result<Sandbox, ClientError> {
-        self.call(Method::POST, "/v1/sandboxes").json(request).read().await
+        self.change("create", None, Method::POST, "/v1/sandboxes").json(request).read().await
     }
 
     /// `GET /v1/sandboxes`
@@ -85,7 +85,7 @@ impl Client {
     /// # Errors
     /// As for every call: see [`ClientError`].
     pub async fn remove_sandbox(&self, id: &SandboxId) -> Result<Removal, ClientError> {
-        self.call(Method::DELETE, sandbox_path(id)?).read().await
+        self.change("remove", Some(id), Method::DELETE, sandbox_path(id)?).read().await
     }
 
     /// `POST /v1/sandboxes/{id}/pause`
@@ -93,7 +93,7 @@ impl Client {
     /// # Errors
     /// As for every call: see [`ClientError`].
     pub async fn pause(&self, id: &SandboxId) -> Result<Sandbox, ClientError> {
-        self.call(Method::POST, format!("{}/pause", sandbox_path(id)?)).read().await
+        self.change("pause", Some(id), Method::POST, format!("{}/pause", sandbox_path(id)?)).read().await
     }
 
     /// `POST /v1/sandboxes/{id}/resume`
@@ -101,6 +101,6 @@ impl Client {
     /// # Errors
     /// As for every call: see [`ClientError`].
     pub async fn resume(&self, id: &SandboxId) -> Result<Sandbox, ClientError> {
-        self.call(Method::POST, format!("{}/resume", sandbox_path(id)?)).read().await
+        self.change("resume", Some(id), Method::POST, format!("{}/resume", sandbox_path(id)?)).read().await
     }
 }
