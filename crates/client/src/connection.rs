@@ -185,4 +185,3 @@ fn build(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, ClientError
         .build()
         .map_err(|error| ClientError::Input(format!("the HTTP client can't be made: {}", causes(error))))
 }
-

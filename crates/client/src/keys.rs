@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use remuda_types::{ErrorCode, Key};
+use sha2::{Digest, Sha256};
 
 use crate::{ClientError, Pending};
 
@@ -14,6 +15,8 @@ pub const LOST_SECONDS_MAX: u64 = 30;
 pub const IN_PROGRESS_SECONDS_MAX: u64 = 900;
 /// How often a call is sent to a sandbox that does not answer.
 const UNREACHABLE_ATTEMPTS_MAX: u32 = 3;
+/// How much of a part's digest its key has, in bytes.
+const PART_DIGEST_BYTES: usize = 10;
 /// Pause before the second sending, in milliseconds; each further one is twice as long.
 const FIRST_PAUSE_MS: u64 = 25;
 /// Longest pause between two sendings, in milliseconds.
@@ -40,6 +43,18 @@ pub fn new_key() -> Result<Key, ClientError> {
     text.parse().map_err(|e| ClientError::Input(format!("a key can't be made: {e}")))
 }
 
+/// The key of one part of a task that the caller has one key for: the same for the same part.
+///
+/// # Errors
+/// [`ClientError::Input`] if the whole's key leaves no room for it.
+pub fn part_key(whole: &Key, part: &str) -> Result<Key, ClientError> {
+    let digest = Sha256::digest(part.as_bytes());
+    let hex: String = digest.iter().take(PART_DIGEST_BYTES).map(|byte| format!("{byte:02x}")).collect();
+    let long =
+        |e| ClientError::Input(format!("a key for several calls needs room for their parts: {e}; give a shorter one"));
+    format!("{whole}-{hex}").parse().map_err(long)
+}
+
 pub(crate) fn random_hex(bytes: usize) -> Result<String, ClientError> {
     let mut random = vec![0; bytes];
     getrandom::fill(&mut random)
@@ -62,14 +77,7 @@ pub(crate) struct Patience {
 
 impl Patience {
     pub(crate) fn new(lost_max: Duration) -> Self {
-        Patience {
-            lost_max,
-            lost_since: None,
-            in_progress_since: None,
-            unreachable: 0,
-            pauses: 0,
-            answer_lost: false,
-        }
+        Patience { lost_max, lost_since: None, in_progress_since: None, unreachable: 0, pauses: 0, answer_lost: false }
     }
 
     /// How long to wait before the call is sent once more; `None` where that would change nothing. `replayed` says that
@@ -220,6 +228,10 @@ mod tests {
 
     #[test]
     fn keys_are_keys_and_differ() {
-        assert_ne!(new_key().unwrap(), new_key().unwrap());
+        let key = new_key().unwrap();
+        assert_ne!(key, new_key().unwrap());
+        assert_eq!(part_key(&key, "/a").unwrap(), part_key(&key, "/a").unwrap());
+        assert_ne!(part_key(&key, "/a").unwrap(), part_key(&key, "/b").unwrap());
+        assert!(part_key(&"x".repeat(255).parse().unwrap(), "/a").is_err());
     }
 }

@@ -38,7 +38,7 @@ pub use error::ClientError;
 pub use executions::{OutputBytes, OutputQuery};
 pub use files::{FileDownload, WriteFile};
 pub use http::{HeaderMap, Method, StatusCode};
-pub use keys::{IN_PROGRESS_SECONDS_MAX, LOST_SECONDS_MAX, new_key};
+pub use keys::{IN_PROGRESS_SECONDS_MAX, LOST_SECONDS_MAX, new_key, part_key};
 pub use pending::{FoundCall, KeptBody, KeptCall, Pending, PendingCall};
 use remuda_types::limits;
 pub use remuda_types::wire;

@@ -20,7 +20,10 @@ impl Client {
     /// # Errors
     /// As for every call: see [`ClientError`]. The source goes on whatever the error is.
     pub async fn snapshot(&self, source: &SandboxId, request: &CreateSnapshot) -> Result<Snapshot, ClientError> {
-        self.change("capture", Some(source), Method::POST, format!("{}/snapshots", sandbox_path(source)?)).json(request).read().await
+        self.change("capture", Some(source), Method::POST, format!("{}/snapshots", sandbox_path(source)?))
+            .json(request)
+            .read()
+            .await
     }
 
     /// `GET /v1/snapshots`, oldest first; deleted and failed ones where `all`.
@@ -54,7 +57,10 @@ impl Client {
     /// # Errors
     /// As for every call: see [`ClientError`].
     pub async fn restore(&self, id_or_name: &str, request: &RestoreSnapshot) -> Result<Sandbox, ClientError> {
-        self.change("restore", None, Method::POST, format!("{}/restore", snapshot_path(id_or_name)?)).json(request).read().await
+        self.change("restore", None, Method::POST, format!("{}/restore", snapshot_path(id_or_name)?))
+            .json(request)
+            .read()
+            .await
     }
 
     /// `POST /v1/sandboxes/{id}/forks`: one capture, and a result for each branch.
@@ -62,6 +68,9 @@ impl Client {
     /// # Errors
     /// As for every call: see [`ClientError`]. A branch that fails is no error of the call.
     pub async fn fork(&self, source: &SandboxId, request: &ForkSandbox) -> Result<Fork, ClientError> {
-        self.change("fork", Some(source), Method::POST, format!("{}/forks", sandbox_path(source)?)).json(request).read().await
+        self.change("fork", Some(source), Method::POST, format!("{}/forks", sandbox_path(source)?))
+            .json(request)
+            .read()
+            .await
     }
 }
