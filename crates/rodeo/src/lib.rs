@@ -2,6 +2,7 @@
 //! evidence. Knows public APIs only, through provider adapters; never the platform's insides, and never believes what
 //! a guest says about its own success.
 
+mod drill;
 pub mod evidence;
 pub mod jobs;
 pub mod observe;
@@ -17,6 +18,7 @@ mod table;
 pub mod verdict;
 pub mod workload;
 
+pub use drill::{Drill, DrillError, DrillOptions, DrillReport, Fact, Requests, drill};
 pub use progress::Progress;
 pub use report::RunReport;
 pub use run::{ProgressFn, RunError, RunOptions, run, run_with};
