@@ -62,9 +62,9 @@ pub enum Command {
     /// Copy files or directories from or to a sandbox
     Cp(Cp),
     /// Halt the processes of a sandbox; they keep their memory
-    Pause(One),
+    Pause(OneChange),
     /// Let a paused sandbox go on
-    Resume(One),
+    Resume(OneChange),
     /// End and remove sandboxes
     Rm(Rm),
     /// Capture sandboxes, list and remove captures
@@ -84,6 +84,8 @@ pub enum Command {
     Usage(OfAccount),
     /// Show who a command is to the server, and what it may do
     Whoami,
+    /// Find out what became of a call, by its key or the operation's id
+    Operation(Operation),
     /// Compare repairs on copies of one prepared machine
     #[command(subcommand)]
     Rodeo(Rodeo),
@@ -202,6 +204,23 @@ pub struct One {
     pub id: SandboxId,
 }
 
+/// The key of a call that changes something.
+#[derive(Debug, Args)]
+pub struct KeyArg {
+    /// Key under which the call has one outcome, however often it is made; one is made up when not given
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<remuda_types::Key>,
+}
+
+/// A sandbox that is changed.
+#[derive(Debug, Args)]
+pub struct OneChange {
+    #[command(flatten)]
+    pub sandbox: One,
+    #[command(flatten)]
+    pub key: KeyArg,
+}
+
 /// Labels, as given to whatever can be found by them.
 #[derive(Debug, Args)]
 pub struct LabelArgs {
@@ -219,6 +238,8 @@ pub struct Create {
     pub memory: u32,
     #[command(flatten)]
     pub labels: LabelArgs,
+    #[command(flatten)]
+    pub key: KeyArg,
 }
 
 #[derive(Debug, Args)]
@@ -254,6 +275,8 @@ pub struct Exec {
     #[arg(short = 'c', long = "command", value_name = "SCRIPT", conflicts_with = "argv")]
     pub script: Option<String>,
     #[command(flatten)]
+    pub key: KeyArg,
+    #[command(flatten)]
     pub sandbox: One,
     /// Program and its arguments
     #[arg(last = true, required_unless_present = "script", value_name = "ARGV")]
@@ -281,6 +304,8 @@ pub struct Cp {
     /// Owner of what is written into a sandbox; `user` when not given
     #[arg(short, long)]
     pub user: Option<String>,
+    #[command(flatten)]
+    pub key: KeyArg,
 }
 
 #[derive(Debug, Args)]
@@ -288,6 +313,8 @@ pub struct Rm {
     /// Sandboxes, as slot@generation
     #[arg(value_name = "ID", required = true)]
     pub ids: Vec<SandboxId>,
+    #[command(flatten)]
+    pub key: KeyArg,
 }
 
 /// What a capture holds.
@@ -336,6 +363,8 @@ pub enum Snapshot {
         /// Snapshots, by id or name
         #[arg(required = true)]
         snapshots: Vec<String>,
+        #[command(flatten)]
+        key: KeyArg,
     },
 }
 
@@ -353,6 +382,8 @@ pub struct SnapshotCreate {
     pub labels: LabelArgs,
     #[command(flatten)]
     pub launch: LaunchArgs,
+    #[command(flatten)]
+    pub key: KeyArg,
 }
 
 #[derive(Debug, Args)]
@@ -372,6 +403,8 @@ pub struct Fork {
     pub labels: LabelArgs,
     #[command(flatten)]
     pub launch: LaunchArgs,
+    #[command(flatten)]
+    pub key: KeyArg,
 }
 
 #[derive(Debug, Args)]
@@ -384,12 +417,71 @@ pub struct Restore {
     pub labels: LabelArgs,
     #[command(flatten)]
     pub launch: LaunchArgs,
+    #[command(flatten)]
+    pub key: KeyArg,
+}
+
+/// What became of a call.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
+pub struct Operation {
+    /// Key of the call, or id of the operation: as `show`
+    #[arg(value_name = "KEY")]
+    pub key: Option<remuda_types::Key>,
+    #[command(subcommand)]
+    pub action: Option<OperationAction>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum OperationAction {
+    /// List the calls of this machine whose outcome is not known here, and what the server knows of them
+    Ls,
+    /// Show what became of a call
+    Show {
+        /// Key of the call, or id of the operation
+        key: remuda_types::Key,
+    },
+    /// Send a call again that is kept here, with its key and its exact body: it is not done twice
+    Retry {
+        /// Key of the call
+        key: remuda_types::Key,
+    },
+    /// Make sure that a call which may still be on its way never runs, and forget it; tells whether that was in time
+    Cancel {
+        /// Key of the call
+        key: remuda_types::Key,
+    },
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Rodeo {
     /// Prepare a machine, fork it, apply one patch to each branch, and judge each from outside
     Run(RodeoRun),
+    /// Do on purpose what goes wrong in real life, to a server of its own, and look what is kept of the promises
+    Drill(RodeoDrill),
+}
+
+#[derive(Debug, Args)]
+pub struct RodeoDrill {
+    /// Drill: `lost-create`, `lost-capture`, `stale-stop`, `quota`, `permissions`, or `all`
+    #[arg(value_name = "NAME", value_parser = drills)]
+    pub drills: Drills,
+    /// Directory in which each drill makes one for its observations; ./evidence when not given
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+/// One drill or all of them.
+#[derive(Debug, Clone, Copy)]
+pub enum Drills {
+    /// Each, one after another.
+    All,
+    /// One.
+    One(remuda_rodeo::Drill),
+}
+
+fn drills(text: &str) -> Result<Drills, String> {
+    if text == "all" { Ok(Drills::All) } else { text.parse().map(Drills::One) }
 }
 
 #[derive(Debug, Args)]

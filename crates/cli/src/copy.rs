@@ -6,10 +6,9 @@ use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use remuda_client::{Body, Client, ClientError, WriteFile};
+use remuda_client::{Client, ClientError, WriteFile, part_key};
 use remuda_types::wire::{FileKind, FileStat};
-use remuda_types::{ErrorCode, SandboxId};
-use tokio_util::io::ReaderStream;
+use remuda_types::{ErrorCode, Key, SandboxId};
 
 use crate::failure::{Failure, NEGATIVE, USAGE};
 
@@ -58,8 +57,10 @@ pub struct Copied {
 
 /// A copy under way.
 pub struct Copy<'a> {
-    pub client: &'a Client,
+    pub client: Client,
     pub id: &'a SandboxId,
+    /// The key of the whole; each file and directory that is written has one of its own, which derives from it.
+    pub key: Option<Key>,
     /// Owner of what is written into the guest.
     pub user: Option<String>,
     pub copied: Copied,
@@ -74,9 +75,12 @@ impl Copy<'_> {
         if !metadata.is_dir() {
             return self.put_file(source, &waiting.remove(0).1).await;
         }
+        // A tree is not written down file by file before it is sent: each file is replaced whole or not at all, and
+        // whoever was interrupted copies the tree again. A lost answer is still asked for with the same key.
+        self.client = self.client.clone().repeating();
         while let Some((from, to, depth)) = waiting.pop() {
             check_depth(depth, &to)?;
-            self.client.make_directory(self.id, &to, true).await?;
+            self.part(&to)?.make_directory(self.id, &to, true).await?;
             self.copied.directories += 1;
             for entry in fs::read_dir(&from).map_err(|e| wrong(&from, e))? {
                 let entry = entry.map_err(|e| wrong(&from, e))?;
@@ -95,14 +99,21 @@ impl Copy<'_> {
     }
 
     async fn put_file(&mut self, source: &Path, destination: &str) -> anyhow::Result<()> {
-        let file = tokio::fs::File::open(source).await.map_err(|e| wrong(source, e))?;
-        let mode = file.metadata().await.map_err(|e| wrong(source, e))?.permissions().mode() & 0o777;
+        let metadata = tokio::fs::metadata(source).await.map_err(|e| wrong(source, e))?;
+        let mode = metadata.permissions().mode() & 0o777;
         let options = WriteFile { mode: Some(mode), user: self.user.clone(), parents: false };
-        let contents = Body::wrap_stream(ReaderStream::with_capacity(file, 1 << 16));
-        let stat = self.client.write_file(self.id, destination, &options, contents).await?;
+        let stat = self.part(destination)?.write_file_from(self.id, destination, &options, source).await?;
         self.copied.files += 1;
         self.copied.bytes += stat.size;
         Ok(())
+    }
+
+    /// A client for the call that writes this place.
+    fn part(&self, destination: &str) -> Result<Client, ClientError> {
+        Ok(match &self.key {
+            Some(key) => self.client.with_key(part_key(key, destination)?),
+            None => self.client.clone(),
+        })
     }
 
     /// Where in the guest a thing of that name goes: into the destination if that is a directory, else to its place.

@@ -66,7 +66,7 @@ impl Embedded {
 }
 
 /// On disk, not in memory as /tmp may be: memory images are as large as machines.
-fn directory_root() -> PathBuf {
+pub fn directory_root() -> PathBuf {
     std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty()).map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from)
 }
 

@@ -91,6 +91,21 @@ impl From<&ClientError> for Failure {
                     .cause(cause)
                     .remedy("the server may have acted on it: look with `remuda ls` before you try again")
             }
+            ClientError::OutcomeUnknown { key, call, target, cause, kept } => {
+                let message = format!("what became of {call} at {target} is not known; its key is {key}");
+                let again = match kept {
+                    Some(_) => format!("send it again with `remuda operation retry {key}`"),
+                    None => "make the same call again with that --key".to_owned(),
+                };
+                let remedy = format!("ask with `remuda operation {key}`, or {again}: it is not done twice");
+                Failure::new(NEGATIVE, message).cause(cause).remedy(remedy)
+            }
+            ClientError::NotKept { call, directory, cause } => {
+                let message = format!("{call} was not sent: its key can't be kept in {}", directory.display());
+                Failure::new(NEGATIVE, message)
+                    .cause(cause)
+                    .remedy("make room or give the directory to this user, or name another place in XDG_STATE_HOME")
+            }
             ClientError::Protocol { .. } => Failure::new(NEGATIVE, error.to_string()),
             ClientError::Input(problem) => Failure::new(USAGE, problem.clone()),
         }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use comfy_table::{Table, presets};
-use remuda_types::wire::{Execution, Labels, Sandbox, Snapshot};
+use remuda_types::wire::{Execution, Labels, Operation, Sandbox, Snapshot};
 use serde::Serialize;
 
 /// One line.
@@ -130,6 +130,20 @@ pub fn snapshot(snapshot: &Snapshot) -> io::Result<()> {
     rows.extend(snapshot.failure.as_ref().map(|failure| ("failure", failure.to_string())));
     rows.extend((!snapshot.labels.is_empty()).then(|| ("labels", labels(&snapshot.labels))));
     rows.extend(snapshot.excluded.iter().map(|what| ("left out", what.clone())));
+    pairs(&rows)
+}
+
+/// One operation: where it stands and what came of it.
+pub fn operation(operation: &Operation) -> io::Result<()> {
+    let mut rows = vec![("id", operation.id.to_string()), ("kind", operation.kind.clone())];
+    rows.extend(operation.key.as_ref().map(|key| ("key", key.to_string())));
+    rows.extend(operation.sandbox.as_ref().map(|sandbox| ("sandbox", sandbox.to_string())));
+    rows.push(("state", operation.state.to_string()));
+    let made = &operation.made;
+    rows.extend(made.sandbox.as_ref().map(|id| ("new sandbox", id.to_string())));
+    rows.extend(made.snapshot.as_ref().map(|id| ("new snapshot", id.to_string())));
+    rows.extend(made.execution.as_ref().map(|id| ("execution", id.to_string())));
+    rows.extend(operation.error.as_ref().map(|error| ("error", format!("{error} ({})", error.code))));
     pairs(&rows)
 }
 

@@ -1,10 +1,10 @@
-//! `exec`, `ps`, `logs`: commands in a sandbox. A command is started once and never again.
+//! `exec`, `ps`, `logs`: commands in a sandbox. A command is started once and never again: its start has a key.
 
 use std::time::Duration;
 
-use remuda_client::Client;
-use remuda_types::wire::{Execution, ExecutionList, StartExecution};
-use remuda_types::{ExecutionId, SandboxId};
+use remuda_client::{Client, ClientError, new_key};
+use remuda_types::wire::{CancelOperation, CancelResult, Execution, ExecutionList, StartExecution};
+use remuda_types::{ExecutionId, Key, SandboxId};
 
 use super::DONE;
 use crate::args::{Exec, Global, Logs};
@@ -14,6 +14,8 @@ use crate::follow::{Stand, follow};
 use crate::print;
 use crate::signals::Signals;
 
+/// The kind of operation that starts a command.
+const EXECUTE: &str = "execute";
 /// How long one call waits for an execution's end, in seconds.
 const WAIT_SECONDS: u64 = 60;
 
@@ -31,7 +33,18 @@ pub async fn run(global: &Global, args: Exec) -> anyhow::Result<u8> {
     };
     // Before the start: a signal that comes while the command starts is for the command too.
     let mut signals = if args.detach { None } else { Some(Signals::take()?) };
-    let execution = client.execute(&id, &request).await?;
+    let key = match args.key.key {
+        Some(key) => key,
+        None => new_key()?,
+    };
+    let start = Start { client: client.clone(), id: &id, request: &request, key };
+    let execution = match &mut signals {
+        None => start.send().await?,
+        Some(signals) => match start.send_unless_asked_to_end(signals).await? {
+            Ok(execution) => execution,
+            Err(code) => return Ok(code),
+        },
+    };
     let Some(signals) = &mut signals else {
         if global.json {
             print::json(&execution)?;
@@ -48,6 +61,61 @@ pub async fn run(global: &Global, args: Exec) -> anyhow::Result<u8> {
     let output = follow(&client, &id, &execution.id, true);
     let stand = passing_signals(&client, &execution, signals, output).await.map_err(|e| still_there(&execution, e))?;
     exit_code(&stand)
+}
+
+/// The start of a command: one call with one key.
+struct Start<'a> {
+    client: Client,
+    id: &'a SandboxId,
+    request: &'a StartExecution,
+    key: Key,
+}
+
+impl Start<'_> {
+    async fn send(&self) -> Result<Execution, ClientError> {
+        self.client.with_key(self.key.clone()).execute(self.id, self.request).await
+    }
+
+    /// Starts it; a signal that comes first makes sure that it never runs, and gives the exit code for that. Where it
+    /// was too late for that, the started command gets the signal.
+    async fn send_unless_asked_to_end(&self, signals: &mut Signals) -> anyhow::Result<Result<Execution, u8>> {
+        let signal = tokio::select! {
+            started = self.send() => return Ok(Ok(started?)),
+            signal = signals.next() => signal,
+        };
+        let request = CancelOperation { kind: EXECUTE.into(), sandbox: Some(self.id.clone()), key: self.key.clone() };
+        let cancelled = self.client.cancel_operation(&request).await.map_err(|e| self.unknown(&e))?;
+        if cancelled.result == CancelResult::Cancelled {
+            self.forget();
+            eprintln!("the command was not started");
+            return Ok(Err(u8::try_from(128 + signal).unwrap_or(NEGATIVE)));
+        }
+        let execution = tokio::select! {
+            started = self.send() => started?,
+            _ = signals.next() => return Err(self.unknown(&"asked to end a second time").into()),
+        };
+        self.forget();
+        if let Err(error) = self.client.signal(self.id, &execution.id, signal).await {
+            tracing::warn!(%error, "the signal could not be passed on");
+        }
+        Ok(Ok(execution))
+    }
+
+    /// Its outcome is known, also by another sending than the one that was written down.
+    fn forget(&self) {
+        let found = self.client.pending().and_then(|pending| pending.of_key(&self.key).ok());
+        for call in found.into_iter().flatten() {
+            // One that stays is asked about once more than needed.
+            let _ = call.forget();
+        }
+    }
+
+    fn unknown(&self, cause: &dyn std::fmt::Display) -> Failure {
+        let key = &self.key;
+        Failure::new(NEGATIVE, format!("whether the command was started is not known; its key is {key}"))
+            .cause(cause)
+            .remedy(format!("ask with `remuda operation {key}`"))
+    }
 }
 
 /// Waits for `end`, and passes Ctrl-C and SIGTERM on to the command: the first as it is, the next one kills.

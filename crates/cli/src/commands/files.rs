@@ -2,22 +2,23 @@
 
 use super::DONE;
 use crate::args::{Cp, Global};
-use crate::connection::connect;
+use crate::connection::{connect, connect_for};
 use crate::copy::{Copied, Copy, Place};
 use crate::failure::{Failure, NEGATIVE, USAGE};
 use crate::print;
 
 pub async fn copy(global: &Global, args: Cp) -> anyhow::Result<u8> {
     let (source, destination) = (Place::parse(&args.source)?, Place::parse(&args.destination)?);
-    let client = connect(global)?;
     let copied = match (&source, &destination) {
         (Place::Local(from), Place::Guest(id, to)) => {
-            let mut copy = Copy { client: &client, id, user: args.user, copied: Copied::default() };
+            let client = connect(global)?;
+            let mut copy = Copy { client, id, user: args.user, key: args.key.key, copied: Copied::default() };
             copy.put(from, to).await?;
             copy.copied
         }
         (Place::Guest(id, from), Place::Local(to)) => {
-            let mut copy = Copy { client: &client, id, user: None, copied: Copied::default() };
+            let client = connect_for(global, args.key.key)?;
+            let mut copy = Copy { client, id, user: None, key: None, copied: Copied::default() };
             copy.get(from, to).await?;
             copy.copied
         }

@@ -1,8 +1,10 @@
 //! The commands, one file a group. Each gives the exit code or the error that says why it did not succeed.
 
 mod access;
+mod drill;
 mod exec;
 mod files;
+mod operation;
 mod rodeo;
 mod sandboxes;
 mod serve;
@@ -24,9 +26,9 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Create(args) => sandboxes::create(global, args).await,
         Command::Ls(args) => sandboxes::list(global, args).await,
         Command::Show(args) => sandboxes::show(global, &args.id).await,
-        Command::Pause(args) => sandboxes::pause(global, &args.id).await,
-        Command::Resume(args) => sandboxes::resume(global, &args.id).await,
-        Command::Rm(args) => sandboxes::remove(global, &args.ids).await,
+        Command::Pause(args) => sandboxes::pause(global, args).await,
+        Command::Resume(args) => sandboxes::resume(global, args).await,
+        Command::Rm(args) => sandboxes::remove(global, args).await,
         Command::Exec(args) => exec::run(global, args).await,
         Command::Ps(args) => exec::list(global, &args.id).await,
         Command::Logs(args) => exec::logs(global, &args).await,
@@ -38,7 +40,9 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Account(command) => access::account(global, command).await,
         Command::Usage(of) => access::usage(global, of.account.as_ref()).await,
         Command::Whoami => access::whoami(global).await,
+        Command::Operation(args) => operation::run(global, args).await,
         Command::Rodeo(Rodeo::Run(args)) => rodeo::run(global, args).await,
+        Command::Rodeo(Rodeo::Drill(args)) => drill::run(global, args).await,
         Command::Openapi => {
             print::line(remuda_gateway::document().to_pretty_json()?)?;
             Ok(DONE)

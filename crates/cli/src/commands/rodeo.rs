@@ -16,7 +16,7 @@ use crate::print;
 use crate::signals::Signals;
 
 /// Where evidence goes unless somebody says otherwise; each run makes a directory of its own in it.
-const EVIDENCE: &str = "evidence";
+pub(super) const EVIDENCE: &str = "evidence";
 
 pub async fn run(global: &Global, args: RodeoRun) -> anyhow::Result<u8> {
     // First of all: from here on a signal ends the run in order, and what it made is removed.

@@ -5,8 +5,8 @@ use remuda_types::SandboxId;
 use remuda_types::wire::{CreateSandbox, RemovalResult, Sandbox, SandboxList};
 
 use super::DONE;
-use crate::args::{Create, Global, Ls};
-use crate::connection::connect;
+use crate::args::{Create, Global, Ls, OneChange, Rm};
+use crate::connection::{connect, connect_for};
 use crate::{failure, print};
 
 pub async fn create(global: &Global, args: Create) -> anyhow::Result<u8> {
@@ -15,7 +15,7 @@ pub async fn create(global: &Global, args: Create) -> anyhow::Result<u8> {
         labels: args.labels.labels.into_iter().collect(),
         memory_mib: Some(args.memory),
     };
-    let sandbox = connect(global)?.create_sandbox(&request).await?;
+    let sandbox = connect_for(global, args.key.key)?.create_sandbox(&request).await?;
     made(global, &sandbox)
 }
 
@@ -44,12 +44,12 @@ pub async fn show(global: &Global, id: &SandboxId) -> anyhow::Result<u8> {
     shown(global, &connect(global)?.sandbox(id).await?)
 }
 
-pub async fn pause(global: &Global, id: &SandboxId) -> anyhow::Result<u8> {
-    shown(global, &connect(global)?.pause(id).await?)
+pub async fn pause(global: &Global, args: OneChange) -> anyhow::Result<u8> {
+    shown(global, &connect_for(global, args.key.key)?.pause(&args.sandbox.id).await?)
 }
 
-pub async fn resume(global: &Global, id: &SandboxId) -> anyhow::Result<u8> {
-    shown(global, &connect(global)?.resume(id).await?)
+pub async fn resume(global: &Global, args: OneChange) -> anyhow::Result<u8> {
+    shown(global, &connect_for(global, args.key.key)?.resume(&args.sandbox.id).await?)
 }
 
 fn shown(global: &Global, sandbox: &Sandbox) -> anyhow::Result<u8> {
@@ -62,10 +62,11 @@ fn shown(global: &Global, sandbox: &Sandbox) -> anyhow::Result<u8> {
 }
 
 /// Removes each; one that can't be removed does not keep the others.
-pub async fn remove(global: &Global, ids: &[SandboxId]) -> anyhow::Result<u8> {
-    let client = connect(global)?;
+pub async fn remove(global: &Global, args: Rm) -> anyhow::Result<u8> {
+    // One key does for all: it is a key of each sandbox by itself.
+    let client = connect_for(global, args.key.key)?;
     let (mut removals, mut code) = (Vec::new(), DONE);
-    for id in ids {
+    for id in &args.ids {
         match client.remove_sandbox(id).await {
             Ok(removal) => {
                 if !global.json {

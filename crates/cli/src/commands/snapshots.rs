@@ -1,13 +1,14 @@
 //! `snapshot`, `fork`, `restore`: copies of a sandbox. Each is one call of the client.
 
 use anyhow::Context;
+use remuda_client::part_key;
 use remuda_types::wire::{
     Branch, CreateSnapshot, ForkSandbox, LaunchRecipe, RestoreSnapshot, Snapshot as Captured, SnapshotList,
 };
 
 use super::DONE;
-use crate::args::{Fork, Global, LaunchArgs, Restore, Snapshot, SnapshotCreate};
-use crate::connection::connect;
+use crate::args::{Fork, Global, KeyArg, LaunchArgs, Restore, Snapshot, SnapshotCreate};
+use crate::connection::{connect, connect_for};
 use crate::failure::{self, Failure, NEGATIVE, USAGE};
 use crate::print;
 
@@ -16,7 +17,7 @@ pub async fn run(global: &Global, command: Snapshot) -> anyhow::Result<u8> {
         Snapshot::Create(args) => create(global, args).await,
         Snapshot::Ls { all } => list(global, all).await,
         Snapshot::Show { snapshot } => show(global, &connect(global)?.snapshot_info(&snapshot).await?),
-        Snapshot::Rm { snapshots } => remove(global, &snapshots).await,
+        Snapshot::Rm { snapshots, key } => remove(global, &snapshots, key).await,
     }
 }
 
@@ -27,7 +28,7 @@ async fn create(global: &Global, args: SnapshotCreate) -> anyhow::Result<u8> {
         labels: args.labels.labels.into_iter().collect(),
         launch: recipe(&args.launch)?,
     };
-    let snapshot = connect(global)?.snapshot(&args.sandbox.id, &request).await?;
+    let snapshot = connect_for(global, args.key.key)?.snapshot(&args.sandbox.id, &request).await?;
     if global.json {
         print::json(&snapshot)?;
     } else {
@@ -67,10 +68,16 @@ fn show(global: &Global, snapshot: &Captured) -> anyhow::Result<u8> {
 }
 
 /// Deletes each; one that can't be deleted does not keep the others.
-async fn remove(global: &Global, snapshots: &[String]) -> anyhow::Result<u8> {
+async fn remove(global: &Global, snapshots: &[String], KeyArg { key }: KeyArg) -> anyhow::Result<u8> {
     let client = connect(global)?;
     let (mut removals, mut code) = (Vec::new(), DONE);
     for snapshot in snapshots {
+        // A snapshot is no part of its key's scope, as a sandbox is.
+        let client = match &key {
+            Some(key) if snapshots.len() == 1 => client.with_key(key.clone()),
+            Some(key) => client.with_key(part_key(key, snapshot)?),
+            None => client.clone(),
+        };
         match client.remove_snapshot(snapshot).await {
             Ok(removal) => {
                 if !global.json {
@@ -97,7 +104,7 @@ pub async fn fork(global: &Global, args: Fork) -> anyhow::Result<u8> {
         slots: args.slots,
         launch: recipe(&args.launch)?,
     };
-    let fork = connect(global)?.fork(&args.sandbox.id, &request).await?;
+    let fork = connect_for(global, args.key.key)?.fork(&args.sandbox.id, &request).await?;
     if global.json {
         print::json(&fork)?;
     } else {
@@ -130,7 +137,7 @@ pub async fn restore(global: &Global, args: Restore) -> anyhow::Result<u8> {
         labels: args.labels.labels.into_iter().collect(),
         launch: recipe(&args.launch)?,
     };
-    let sandbox = connect(global)?.restore(&args.snapshot, &request).await?;
+    let sandbox = connect_for(global, args.key.key)?.restore(&args.snapshot, &request).await?;
     super::sandboxes::made(global, &sandbox)
 }
 
