@@ -55,7 +55,7 @@ async fn list(global: &Global) -> anyhow::Result<u8> {
         rows.into_iter().map(|(call, stand)| match call {
             Some(call) => {
                 let sandbox = call.sandbox.map_or_else(|| "-".to_owned(), |id| id.to_string());
-                [call.key.to_string(), call.kind, sandbox, time(call.kept_at_ms), stand]
+                [call.key.to_string(), call.kind, sandbox, print::moment(call.kept_at_ms), stand]
             }
             None => ["-".to_owned(), "-".to_owned(), "-".to_owned(), "-".to_owned(), stand],
         }),
@@ -224,10 +224,6 @@ fn only_kept(global: &Global, key: &Key) -> anyhow::Result<Vec<FoundCall>> {
 
 fn described(kept: &[FoundCall]) -> String {
     let calls = kept.iter().filter_map(|found| found.call.as_ref().ok());
-    let lines = calls.map(|call| format!("{} {} since {}", call.method, call.path, time(call.kept_at_ms)));
+    let lines = calls.map(|call| format!("{} {} since {}", call.method, call.path, print::moment(call.kept_at_ms)));
     lines.collect::<Vec<_>>().join(", ")
-}
-
-fn time(unix_ms: i64) -> String {
-    jiff::Timestamp::from_millisecond(unix_ms).map_or_else(|_| "-".to_owned(), |time| format!("{time:.0}"))
 }

@@ -107,7 +107,8 @@ pub(super) async fn permissions(server: &Server, log: &mut Log) -> Result<(), Dr
     refused(log, "reader-captures", "snapshots:write", &reader.snapshot(&mine, &capture).await)?;
 
     let narrowing = Narrowing::Sandbox(mine.clone());
-    let (narrow, _) = keyed(server, AccessScope::ALL, Some(narrowing), None).await?;
+    let scopes = [AccessScope::SandboxesRead, AccessScope::SandboxesWrite, AccessScope::SandboxesDelete];
+    let (narrow, _) = keyed(server, &scopes, Some(narrowing), None).await?;
     log.did(format!("made a key for {mine} alone"));
     let seen = narrow.list_sandboxes(&Default::default()).await;
     log.count("narrow-lists", &seen)?;

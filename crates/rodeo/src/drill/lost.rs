@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::access::amount;
 use super::proxy::{Loss, Proxy};
 use super::server::Server;
-use super::{DrillError, Log, socket_in};
+use super::{DrillError, Log};
 
 /// Memory of the drill's sandboxes, in MiB.
 pub(super) const MEMORY_MIB: u32 = 512;
@@ -31,7 +31,7 @@ async fn three_times<T: Serialize>(
     log: &mut Log,
     call: impl AsyncFn(&Client) -> Result<T, ClientError>,
 ) -> Result<Option<T>, DrillError> {
-    let proxy = Proxy::start(socket_in(server.directory(), "way.sock"), &server.socket, &LOSSES)?;
+    let proxy = Proxy::start(server.directory().join("way.sock"), &server.socket, &LOSSES)?;
     let key = new_key()?;
     let (mut words, mut last) = (Vec::new(), None);
     for number in 1..=LOSSES.len() + 1 {

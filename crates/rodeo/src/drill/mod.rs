@@ -10,7 +10,7 @@ mod stale;
 
 use std::ffi::OsString;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Instant;
 
@@ -255,11 +255,6 @@ pub async fn drill(drill: Drill, options: &DrillOptions) -> Result<DrillReport, 
     let report = DrillReport { drill, passed, done, facts, requests, took_ms, observations };
     evidence.write("report", &report)?;
     Ok(report)
-}
-
-/// Where a socket lies that leads to a server.
-fn socket_in(directory: &Path, name: &str) -> PathBuf {
-    directory.join(name)
 }
 
 #[cfg(test)]
