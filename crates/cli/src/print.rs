@@ -133,7 +133,8 @@ pub fn snapshot(snapshot: &Snapshot) -> io::Result<()> {
     pairs(&rows)
 }
 
-fn labels(labels: &Labels) -> String {
+/// Labels on one line.
+pub fn labels(labels: &Labels) -> String {
     labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
 

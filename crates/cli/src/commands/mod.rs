@@ -3,6 +3,7 @@
 mod access;
 mod exec;
 mod files;
+mod history;
 mod rodeo;
 mod sandboxes;
 mod serve;
@@ -38,6 +39,8 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Account(command) => access::account(global, command).await,
         Command::Usage(of) => access::usage(global, of.account.as_ref()).await,
         Command::Whoami => access::whoami(global).await,
+        Command::Receipt(args) => history::receipt(global, &args.of).await,
+        Command::Events(args) => history::events(global, &args).await,
         Command::Rodeo(Rodeo::Run(args)) => rodeo::run(global, args).await,
         Command::Openapi => {
             print::line(remuda_gateway::document().to_pretty_json()?)?;
