@@ -34,7 +34,7 @@ const LAST_EVENT_ID: &str = "last-event-id";
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct From {
+pub(crate) struct Beginning {
     /// Only events above this number; from the oldest that is kept when absent.
     #[serde(default)]
     #[param(required = false)]
@@ -48,13 +48,13 @@ pub(crate) struct From {
 /// Reads events in order: a page of them, or, where `text/event-stream` is accepted, all that come from then on. A stream
 /// takes `Last-Event-ID` too, and tells of events that are no longer kept by an event of its own, `gap`.
 #[utoipa::path(get, path = "/v1/events", operation_id = "read_events", tag = "history",
-    params(From, ("Last-Event-ID" = Option<u64>, Header, description = "For a stream: as `after`, and before it.")), responses(
+    params(Beginning, ("Last-Event-ID" = Option<u64>, Header, description = "For a stream: as `after`, and before it.")), responses(
     (status = 200, description = "Events.", content((EventList = "application/json"), (String = "text/event-stream"))),
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn read(
     State(platform): State<Platform>,
     By(caller): By,
-    QueryOf(from): QueryOf<From>,
+    QueryOf(from): QueryOf<Beginning>,
     connection: Option<Extension<Connection>>,
     request: Request,
 ) -> Answer<Response> {

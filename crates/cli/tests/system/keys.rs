@@ -13,10 +13,10 @@ use crate::world::Server;
 
 /// What was answered to a keyed call.
 #[derive(Debug, Clone, PartialEq)]
-struct Told {
+pub struct Told {
     status: u16,
     replayed: bool,
-    body: Value,
+    pub body: Value,
 }
 
 impl Told {
