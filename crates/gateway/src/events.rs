@@ -107,7 +107,7 @@ impl Reader {
                 Some(page) => page,
                 None => {
                     self.news.borrow_and_update();
-                    self.page().await.map_err(|e| tracing::error!("a stream of events ends: {e}")).ok()?
+                    self.page().await.map_err(|e| tracing::warn!("a stream of events ends: {e}")).ok()?
                 }
             };
             if !now.events.is_empty() || now.missed > 0 {
