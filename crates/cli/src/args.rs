@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use remuda_types::limits::{FORK_COUNT_MAX, MEMORY_MIB_DEFAULT};
 use remuda_types::{
-    AccessKeyId, AccessScope, Account, ExecutionId, QuotaLimits, QuotaSetting, SandboxId, Slot, SnapshotMode,
+    AccessKeyId, AccessScope, Account, ExecutionId, IdError, QuotaLimits, QuotaSetting, ReceiptId, SandboxId, Slot,
+    SnapshotMode,
 };
 
 /// Prepared Linux sandboxes for coding agents: capture a running machine with its memory, fork it, judge from outside.
@@ -86,6 +87,10 @@ pub enum Command {
     Whoami,
     /// Find out what became of a call, by its key or the operation's id
     Operation(Operation),
+    /// Show what was done to a sandbox, also after its end
+    Receipt(ReceiptArgs),
+    /// Print what happened
+    Events(Events),
     /// Compare repairs on copies of one prepared machine
     #[command(subcommand)]
     Rodeo(Rodeo),
@@ -451,6 +456,37 @@ pub enum OperationAction {
         /// Key of the call
         key: remuda_types::Key,
     },
+}
+
+#[derive(Debug, Args)]
+pub struct ReceiptArgs {
+    /// Receipt by its id, or sandbox as slot@generation
+    #[arg(value_name = "RECEIPT|ID", value_parser = of_receipt)]
+    pub of: OfReceipt,
+}
+
+/// Which receipts are shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OfReceipt {
+    Receipt(ReceiptId),
+    Sandbox(SandboxId),
+}
+
+fn of_receipt(text: &str) -> Result<OfReceipt, String> {
+    if text.starts_with("rcpt-") {
+        return text.parse().map(OfReceipt::Receipt).map_err(|e: IdError| e.to_string());
+    }
+    text.parse().map(OfReceipt::Sandbox).map_err(|e: IdError| e.to_string())
+}
+
+#[derive(Debug, Args)]
+pub struct Events {
+    /// Go on until the server ends
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Only those above this number
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub after: u64,
 }
 
 #[derive(Debug, Subcommand)]

@@ -147,7 +147,8 @@ pub fn operation(operation: &Operation) -> io::Result<()> {
     pairs(&rows)
 }
 
-fn labels(labels: &Labels) -> String {
+/// Labels on one line.
+pub fn labels(labels: &Labels) -> String {
     labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
 

@@ -34,6 +34,11 @@ impl Incoming {
         self.response.content_length()
     }
 
+    /// The error of an answer that is not what this client expects.
+    pub(crate) fn unexpected(&self, problem: &str) -> ClientError {
+        self.call.protocol(self.status(), problem.to_owned())
+    }
+
     /// The next piece of the body, or `None` at its end.
     ///
     /// # Errors

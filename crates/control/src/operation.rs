@@ -24,10 +24,12 @@ use remuda_types::{Account, Error, ErrorCode, Key, OperationId, OperationState, 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::sync::OwnedMutexGuard;
 
 use crate::access::Action;
 use crate::caller::Caller;
 use crate::clock::{id_entropy, now_unix_ms};
+use crate::ledger::Entry;
 use crate::platform::Platform;
 use crate::registry::SandboxCell;
 use crate::usage;
@@ -90,15 +92,23 @@ pub(crate) struct Ended<T> {
     pub(crate) changes: Vec<Change>,
     /// The sandbox that ended with it: once that is on record, it is answered for from there.
     pub(crate) over: Option<Arc<SandboxCell>>,
+    /// The turn of a receipt that is among the changes: held until they are on the disk.
+    pub(crate) turn: Option<OwnedMutexGuard<()>>,
 }
 
 impl<T> Ended<T> {
     pub(crate) fn done(value: T, changes: Vec<Change>) -> Self {
-        Ended { result: Ok(value), changes, over: None }
+        Ended { result: Ok(value), changes, over: None, turn: None }
     }
 
     pub(crate) fn failed(error: Error, changes: Vec<Change>) -> Self {
-        Ended { result: Err(Fault::Failed(error)), changes, over: None }
+        Ended { result: Err(Fault::Failed(error)), changes, over: None, turn: None }
+    }
+
+    /// Adds what is written in receipts and events.
+    pub(crate) fn with(mut self, entry: Entry) -> Self {
+        self.changes.extend(entry.changes);
+        Ended { turn: entry.turn, ..self }
     }
 
     /// Names the sandbox that ended with it.
@@ -109,7 +119,7 @@ impl<T> Ended<T> {
 
 impl<T> From<Result<T, Fault>> for Ended<T> {
     fn from(result: Result<T, Fault>) -> Self {
-        Ended { result, changes: Vec::new(), over: None }
+        Ended { result, changes: Vec::new(), over: None, turn: None }
     }
 }
 
@@ -152,7 +162,7 @@ impl Work {
     /// start settles it: the caller is told so instead of an outcome that could be taken back. Tells whether it was
     /// written.
     async fn finish<T: Serialize>(&self, ended: Ended<T>) -> (Result<T, Error>, bool) {
-        let Ended { result, changes, .. } = ended;
+        let Ended { result, changes, turn: _turn, .. } = ended;
         let written = match &self.id {
             Some(id) => match outcome(&result) {
                 Ok(outcome) => self.journal.finish(id, outcome, changes, now_unix_ms()).await.map(drop),

@@ -137,12 +137,6 @@ impl SandboxRecords {
         self.journal.apply(vec![Change::Sandbox(change)]).await.map_err(|e| crate::errors::journal(&e))
     }
 
-    /// Writes down soon what happened to the sandbox by itself.
-    pub(crate) async fn became(&self, state: SandboxState, reason: &str) {
-        let change = SandboxChange::of(&self.uid).state(state).reason(Some(reason.to_owned()));
-        self.soon(vec![Change::Sandbox(change)]).await;
-    }
-
     /// Changes that nobody waits for. After a crash that takes them back, they are found again by looking.
     pub(crate) async fn soon(&self, changes: Vec<Change>) {
         match self.journal.apply_soon(changes).await {

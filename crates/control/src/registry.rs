@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use crate::driver::{Driver, Live, Status};
 use crate::executions::{CarriedExecution, Executions};
+use crate::ledger::Ledger;
 use crate::records::{SandboxRecords, SandboxSpec, SnapshotDoc};
 
 /// One generation of a slot that has not ended.
@@ -26,6 +27,8 @@ pub(crate) struct SandboxCell {
     /// Frozen layers below its upper, newest first.
     pub(crate) layers: Vec<SnapshotId>,
     pub(crate) records: SandboxRecords,
+    /// What its life leaves in receipts and events.
+    pub(crate) ledger: Ledger,
     pub(crate) executions: Arc<Executions>,
     pub(crate) status: Arc<watch::Sender<Status>>,
     pub(crate) running: OnceLock<(Arc<Live>, Driver)>,
@@ -44,6 +47,7 @@ impl SandboxCell {
         status: Status,
     ) -> Arc<SandboxCell> {
         Arc::new(SandboxCell {
+            ledger: Ledger::new(id.clone(), records.clone()),
             id,
             account: records.account.clone(),
             uid: records.uid.clone(),

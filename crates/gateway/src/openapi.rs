@@ -31,7 +31,8 @@ use utoipa::{Modify, OpenApi};
         (name = "files", description = "Files of a guest"),
         (name = "ports", description = "A guest's applications over HTTP"),
         (name = "snapshots", description = "Captures, forks and restores"),
-        (name = "operations", description = "What became of calls, by their keys")
+        (name = "operations", description = "What became of calls, by their keys"),
+        (name = "history", description = "Receipts and events: what has been, also of what is gone")
     ),
     security(("key" = [])),
     modifiers(&Key, &PortOperations)
@@ -156,10 +157,13 @@ mod tests {
             "POST /v1/keys",
             "PUT /v1/accounts/{account}",
             "GET /v1/capabilities",
+            "GET /v1/events",
             "GET /v1/health",
             "GET /v1/openapi.json",
             "GET /v1/operations",
             "GET /v1/operations/{operation}",
+            "GET /v1/receipts",
+            "GET /v1/receipts/{receipt}",
             "GET /v1/sandboxes",
             "GET /v1/sandboxes/{id}",
             "GET /v1/sandboxes/{id}/executions",

@@ -20,7 +20,9 @@ use crate::auth::{Access, authenticate};
 use crate::drain::drain_what_is_left;
 use crate::errors::{Failure, method_not_allowed, panicked, route_not_found};
 use crate::openapi::Base;
-use crate::{executions, files, keys, operations, ports, sandboxes, server, snapshots, usage, whoami};
+use crate::{
+    events, executions, files, keys, operations, ports, receipts, sandboxes, server, snapshots, usage, whoami,
+};
 
 /// Every route for whom `access` lets in.
 pub fn router(platform: Platform, access: Access) -> Router {
@@ -88,6 +90,9 @@ fn guarded_routes() -> OpenApiRouter<Platform> {
         .routes(routes!(keys::set_account))
         .routes(routes!(operations::show))
         .routes(routes!(operations::cancel))
+        .routes(routes!(receipts::list))
+        .routes(routes!(receipts::show))
+        .routes(routes!(events::read))
 }
 
 /// The document of exactly these routes.

@@ -47,6 +47,7 @@ fn samples() -> Vec<Sample> {
                 .replace("{id}", ID)
                 .replace("{execution}", "exec-aaaaaaaaaaaaaaaaaaaa")
                 .replace("{access_key}", "key-aaaaaaaaaaaaaaaaaaaa")
+                .replace("{receipt}", "rcpt-aaaaaaaaaaaaaaaaaaaa")
                 .replace("{account}", "other")
                 .replace("{snapshot}", "none")
                 .replace("{port}", "80")

@@ -60,6 +60,8 @@ codes! {
     OperationNotFound = "operation_not_found", 404;
     /// No such access key in this account.
     AccessKeyNotFound = "access_key_not_found", 404;
+    /// No such receipt.
+    ReceiptNotFound = "receipt_not_found", 404;
     /// No such path in the guest.
     FileNotFound = "file_not_found", 404;
     /// The route exists, the method does not.

@@ -62,5 +62,11 @@ pub const PROCESSES_DEFAULT: u32 = 512;
 pub const FREEZE_COPY_BYTES_MAX: u64 = 4 << 30;
 /// Longest logical size of one file that a capture copies, in bytes; sparse files count whole.
 pub const FREEZE_FILE_BYTES_MAX: u64 = 1 << 40;
+/// Captures that one machine's receipt lists at most; of older ones only their number is kept.
+pub const RECEIPT_CAPTURES_MAX: usize = 1_000;
+/// Events or receipts that one page answers at most.
+pub const RECORDS_PAGE_MAX: usize = 1_000;
+/// How long an event stream is silent at most before it says that it is still there, in milliseconds.
+pub const EVENTS_HEARTBEAT_MS: u64 = 15_000;
 /// Free disk space below which captures are refused, in bytes.
 pub const DISK_LOW_WATER_BYTES: u64 = 512 << 20;

@@ -4,6 +4,7 @@ mod access;
 mod drill;
 mod exec;
 mod files;
+mod history;
 mod operation;
 mod rodeo;
 mod sandboxes;
@@ -41,6 +42,8 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Usage(of) => access::usage(global, of.account.as_ref()).await,
         Command::Whoami => access::whoami(global).await,
         Command::Operation(args) => operation::run(global, args).await,
+        Command::Receipt(args) => history::receipt(global, &args.of).await,
+        Command::Events(args) => history::events(global, &args).await,
         Command::Rodeo(Rodeo::Run(args)) => rodeo::run(global, args).await,
         Command::Rodeo(Rodeo::Drill(args)) => drill::run(global, args).await,
         Command::Openapi => {

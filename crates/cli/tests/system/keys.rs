@@ -13,10 +13,10 @@ use crate::world::Server;
 
 /// What was answered to a keyed call.
 #[derive(Debug, Clone, PartialEq)]
-struct Told {
+pub struct Told {
     status: u16,
     replayed: bool,
-    body: Value,
+    pub body: Value,
 }
 
 impl Told {
@@ -37,7 +37,7 @@ fn begin(server: &Server, method: &str, path: &str, key: &str, body: &str) -> Un
     socket
 }
 
-fn keyed(server: &Server, method: &str, path: &str, key: &str, body: &str) -> Told {
+pub fn keyed(server: &Server, method: &str, path: &str, key: &str, body: &str) -> Told {
     let mut answer = String::new();
     begin(server, method, path, key, body).read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));

@@ -81,6 +81,9 @@ actions! {
     ShowOperation "show_operation" Needs::AnyKey;
     ListOperations "list_operations" Needs::AnyKey;
     CancelOperation "cancel_operation" Needs::AnyKey;
+    ShowReceipt "show_receipt" Needs::Scopes(&[SandboxesRead]);
+    ListReceipts "list_receipts" Needs::Scopes(&[SandboxesRead]);
+    ReadEvents "read_events" Needs::Scopes(&[SandboxesRead]);
     ShowUsage "show_usage" Needs::Scopes(&[Usage]);
     ListAccounts "list_accounts" Needs::Operator;
     SetAccount "set_account" Needs::Operator;

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use crate::channel::{Channel, Silence};
 use crate::clock::{RunningClock, now_unix_ms};
 use crate::executions::Executions;
+use crate::ledger::Ledger;
 use crate::records::SandboxRecords;
 use crate::registry::SandboxCell;
 use admission::{Admission, Command, Refusal};
@@ -94,6 +95,7 @@ impl Driver {
             id: cell.id.clone(),
             live,
             records: cell.records.clone(),
+            ledger: cell.ledger.clone(),
             executions: cell.executions.clone(),
             admission: Admission::running(),
             status: status.clone(),
@@ -144,6 +146,7 @@ struct Task {
     id: SandboxId,
     live: Arc<Live>,
     records: SandboxRecords,
+    ledger: Ledger,
     executions: Arc<Executions>,
     admission: Admission,
     status: Arc<watch::Sender<Status>>,
@@ -274,7 +277,7 @@ impl Task {
         self.executions.sandbox_ended(out_of_memory);
         self.admission.died();
         self.publish(Some(reason.clone()));
-        self.records.became(SandboxState::Stopped, &reason).await;
+        self.ledger.died(&reason).await;
     }
 
     /// The last thing a driver does. Whoever asked to stop tears the machine down.

@@ -18,7 +18,9 @@ use crate::caller::Caller;
 use crate::channel::Silence;
 use crate::clock::{id_entropy, now_unix_ms};
 use crate::driver::{CaptureLease, Live};
+use crate::events;
 use crate::executions::{CarriedExecution, flush_carried};
+use crate::ledger;
 use crate::operation::{Ended, Operation, Work, canonical};
 use crate::operations::create::check_labels;
 use crate::operations::launch;
@@ -71,7 +73,7 @@ impl Operation for Take {
 
     async fn run(self, platform: &Platform, capture: Capture, work: &Work) -> Ended<Snapshot> {
         let (cell, taken) = capture.take(platform, work).await;
-        conclude(platform, &cell, taken).await
+        conclude(platform, &cell, taken, work).await
     }
 }
 
@@ -80,13 +82,17 @@ pub(crate) async fn conclude(
     platform: &Platform,
     cell: &Arc<SnapshotCell>,
     taken: Result<(), Error>,
+    work: &Work,
 ) -> Ended<Snapshot> {
     let result = match taken {
         Ok(()) => verify(platform, cell).await,
         Err(e) => Err(e),
     };
     let error = match result.and_then(|()| cell.doc().change()) {
-        Ok(change) => return Ended::done(cell.show(), vec![change]),
+        Ok(change) => {
+            let entry = ledger::of_snapshot(platform, cell, work.id.as_ref()).await;
+            return Ended::done(cell.show(), vec![change]).with(entry);
+        }
         Err(error) => error.detail("snapshot", cell.id.to_string()),
     };
     let changes = fail(platform, cell, &error).await;
@@ -104,7 +110,9 @@ pub(crate) async fn fail(platform: &Platform, cell: &Arc<SnapshotCell>, error: &
     }
     platform.drop_memory(cell).await;
     platform.collect().await;
-    let changes = cell.doc().change().into_iter().chain([Change::Release(Holder::from(&cell.id))]).collect();
+    let mut changes = vec![Change::Release(Holder::from(&cell.id))];
+    changes.extend(cell.doc().change());
+    changes.extend(events::snapshot(&cell.account, &cell.show()));
     platform.registry().tables().forget_snapshots(std::slice::from_ref(&cell.id));
     changes
 }

@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::access::Action;
 use crate::caller::Caller;
+use crate::ledger::{self, Entry};
 use crate::operation::{Ended, Operation, Work, canonical, operate_part};
 use crate::operations::capture::{self, Capture, Wanted};
 use crate::operations::restore::{Branch, Reading};
@@ -122,8 +123,12 @@ pub(crate) async fn branch_out(
 /// counted on its own, is verified and goes with the last branch on it.
 pub(crate) async fn settle(platform: &Platform, cell: &Arc<SnapshotCell>) {
     platform.drop_memory(cell).await;
+    let mut entry = Entry::default();
     let changes = match capture::verify(platform, cell).await {
-        Ok(()) => cell.doc().change().into_iter().collect(),
+        Ok(()) => {
+            entry = ledger::of_snapshot(platform, cell, None).await;
+            entry.changes.drain(..).chain(cell.doc().change()).collect()
+        }
         Err(e) => {
             tracing::error!("the layer of {} was not verified: {e}", cell.id);
             capture::fail(platform, cell, &e).await
@@ -132,6 +137,7 @@ pub(crate) async fn settle(platform: &Platform, cell: &Arc<SnapshotCell>) {
     if let Err(e) = platform.journal().apply(changes).await {
         tracing::error!("the state of {} is not written down: {e}", cell.id);
     }
+    drop(entry);
     platform.collect().await;
 }
 

@@ -43,7 +43,7 @@ impl Operation for Pause {
     }
 
     async fn run(self, _: &Platform, cell: Arc<SandboxCell>, _: &Work) -> Ended<Sandbox> {
-        told(&cell, async { cell.driver()?.pause().await }.await)
+        told(&cell, async { cell.driver()?.pause().await }).await
     }
 }
 
@@ -67,7 +67,7 @@ impl Operation for Resume {
     }
 
     async fn run(self, _: &Platform, cell: Arc<SandboxCell>, _: &Work) -> Ended<Sandbox> {
-        told(&cell, async { cell.driver()?.resume().await }.await)
+        told(&cell, async { cell.driver()?.resume().await }).await
     }
 }
 
@@ -81,9 +81,14 @@ async fn drivable(
     Ok((cell, Reservation::default()))
 }
 
-fn told(cell: &SandboxCell, result: Result<(), Error>) -> Ended<Sandbox> {
-    match result {
-        Ok(()) => Ended::done(cell.show(), Vec::new()),
+/// Does it, and tells of it where it was not so before.
+async fn told(cell: &SandboxCell, done: impl Future<Output = Result<(), Error>>) -> Ended<Sandbox> {
+    let before = cell.state();
+    match done.await {
+        Ok(()) => {
+            let event = cell.ledger.halted(cell.state()).filter(|_| cell.state() != before);
+            Ended::done(cell.show(), event.into_iter().collect())
+        }
         Err(e) => Ended::failed(e, Vec::new()),
     }
 }

@@ -38,11 +38,11 @@ pub(crate) async fn planned(platform: &Platform, work: &Work, plan: Plan, source
     let cell = SandboxCell::new(id, records, labels, spec, layers, executions, Status::starting());
     platform.registry().tables().add_sandbox(cell.clone());
     drop(room);
-    raise(platform, &cell, source).await
+    raise(platform, work, &cell, source).await
 }
 
 /// Raises a sandbox that is in the registry. On failure nothing of it is left but its record, which says why.
-pub(crate) async fn raise(platform: &Platform, cell: &Arc<SandboxCell>, source: Source) -> Ended<Sandbox> {
+pub(crate) async fn raise(platform: &Platform, work: &Work, cell: &Arc<SandboxCell>, source: Source) -> Ended<Sandbox> {
     match come_up(platform, cell, source).await {
         Ok(()) => {
             let mut change = SandboxChange::of(&cell.uid);
@@ -53,9 +53,13 @@ pub(crate) async fn raise(platform: &Platform, cell: &Arc<SandboxCell>, source: 
             if let Some((live, _)) = cell.running.get() {
                 change = change.host(live.host_facts());
             }
-            Ended::done(cell.show(), vec![Change::Sandbox(change)])
+            Ended::done(cell.show(), vec![Change::Sandbox(change)]).with(cell.ledger.running(work.id.as_ref()).await)
         }
-        Err(error) => Ended::failed(error, ended(cell, SandboxState::Failed)).over(cell),
+        Err(error) => {
+            let mut changes = ended(cell, SandboxState::Failed);
+            changes.push(cell.ledger.failed(cell.status.borrow().reason.clone()));
+            Ended::failed(error, changes).over(cell)
+        }
     }
 }
 

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use remuda_journal::Reservation;
-use remuda_types::wire::{Removal, RemovalResult};
+use remuda_types::wire::{Removal, RemovalResult, StopResult};
 use remuda_types::{Error, ErrorCode, SandboxId, SandboxState};
 use serde_json::{Value, json};
 
 use crate::access::Action;
 use crate::caller::Caller;
 use crate::clock::now_unix_ms;
+use crate::ledger::Stop;
 use crate::operation::{Ended, Operation, Work};
 use crate::operations::raise;
 use crate::platform::{Known, Platform};
@@ -40,14 +41,42 @@ impl Operation for Remove {
         Ok((platform.known(caller, &self.id).await?, Reservation::default()))
     }
 
-    async fn run(self, platform: &Platform, known: Known, _: &Work) -> Ended<Removal> {
-        let cell = match known {
-            Known::Living(cell) => cell,
-            Known::Ended { ended_at_ms } => return Ended::done(already_absent(&self.id, ended_at_ms), Vec::new()),
-        };
-        match end_and_remove(platform, &cell).await {
-            Ok(removal) => Ended::done(removal, raise::ended(&cell, SandboxState::Gone)).over(&cell),
-            Err(e) => Ended::failed(e, Vec::new()),
+    async fn run(self, platform: &Platform, known: Known, work: &Work) -> Ended<Removal> {
+        match known {
+            Known::Living(cell) => removed(platform, &cell, work).await,
+            Known::Ended { ended_at_ms } => {
+                let mut removal = already_absent(&self.id, ended_at_ms);
+                match platform.last_receipt(&work.account, &self.id).await {
+                    Ok(receipt) => removal.receipt = receipt,
+                    Err(e) => return Ended::failed(e, Vec::new()),
+                }
+                Ended::done(removal, Vec::new())
+            }
+        }
+    }
+}
+
+/// Ends and removes a sandbox, with what is written down of that.
+pub(crate) async fn removed(platform: &Platform, cell: &Arc<SandboxCell>, work: &Work) -> Ended<Removal> {
+    let (operation, found) = (work.id.as_ref(), cell.state());
+    match end_and_remove(platform, cell).await {
+        Ok(mut removal) => {
+            if removal.result == RemovalResult::AlreadyAbsent {
+                removal.receipt = Some(crate::ledger::deletion_receipt(&cell.uid));
+                return Ended::done(removal, Vec::new());
+            }
+            let result = match found {
+                SandboxState::Stopped => StopResult::AlreadyAbsent,
+                _ => StopResult::Stopped,
+            };
+            let stop = Stop { result, reason: "it was removed".to_owned() };
+            let entry = cell.ledger.removed(platform, cell, operation, stop, &mut removal).await;
+            Ended::done(removal, raise::ended(cell, SandboxState::Gone)).with(entry).over(cell)
+        }
+        Err(e) => {
+            let stop = Stop { result: StopResult::Refused, reason: e.message.clone() };
+            let entry = cell.ledger.stopped(operation, stop).await;
+            Ended::failed(e, Vec::new()).with(entry)
         }
     }
 }
@@ -60,6 +89,7 @@ fn already_absent(id: &SandboxId, ended_at_ms: i64) -> Removal {
         processes_gone: true,
         files_gone: true,
         bytes_reclaimed: 0,
+        receipt: None,
     }
 }
 
@@ -100,6 +130,7 @@ pub(crate) async fn end_and_remove(platform: &Platform, cell: &Arc<SandboxCell>)
         processes_gone: torn.processes_gone,
         files_gone: torn.files_gone,
         bytes_reclaimed: torn.bytes_reclaimed,
+        receipt: None,
     })
 }
 

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::access::Action;
 use crate::caller::Caller;
+use crate::events;
 use crate::operation::{Ended, Operation, Work};
 use crate::platform::{KnownSnapshot, Platform};
 use crate::records::snapshot_is;
@@ -102,5 +103,7 @@ pub(crate) async fn remove(platform: &Platform, cell: &Arc<SnapshotCell>, work: 
         Ok(change) => change,
         Err(e) => return Ended::failed(e, Vec::new()),
     };
-    Ended::done(removal, vec![gone, remuda_journal::Change::Release(Holder::from(&cell.id))])
+    let changes = [gone, remuda_journal::Change::Release(Holder::from(&cell.id))];
+    let event = events::snapshot(&cell.account, &cell.show());
+    Ended::done(removal, changes.into_iter().chain(event).collect())
 }

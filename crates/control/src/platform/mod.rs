@@ -6,6 +6,7 @@ mod access;
 mod capabilities;
 mod executions;
 mod files;
+mod history;
 mod operations;
 mod sandboxes;
 mod sight;
@@ -23,6 +24,7 @@ use remuda_types::{Error, ErrorCode, QuotaLimits, SandboxState, SnapshotState};
 use tokio_util::task::TaskTracker;
 
 use crate::access::{AccessKeys, Accounts};
+use crate::events;
 use crate::executions::{ExecutionPlaces, remove_carried};
 use crate::operations::{expire, remove};
 use crate::recovery;
@@ -230,7 +232,11 @@ impl Platform {
             (abandoned, unused.map(|s| s.id.clone()).collect::<Vec<_>>())
         };
         // Nobody waits for it: what a crash takes back is found to be abandoned once more.
-        let gone = abandoned.iter().flat_map(|s| s.doc().change().into_iter().chain([ended(&s.id)])).collect();
+        let gone = abandoned.iter().flat_map(|s| {
+            let event = events::snapshot(&s.account, &s.show());
+            s.doc().change().into_iter().chain([ended(&s.id)]).chain(event)
+        });
+        let gone = gone.collect();
         if !abandoned.is_empty()
             && let Err(e) = self.journal().apply_soon(gone).await.map(drop)
         {

@@ -77,10 +77,12 @@ impl Platform {
                 snapshots.push(shown.id.to_string());
             }
         }
+        let receipt = self.last_receipt(account, id).await?;
         let newest = self.journal().newest_generation(account, &id.slot).await.map_err(failed)?;
         let error = Error::new(ErrorCode::GenerationGone, format!("{id} has ended"))
             .detail("ended_at_ms", ended_at_ms)
-            .detail("snapshots", snapshots.clone());
+            .detail("snapshots", snapshots.clone())
+            .detail("receipt", receipt.map(|id| id.to_string()));
         // That there is a newer one is told to those who would see it.
         let error = match caller.narrowing() {
             None | Some(Narrowing::Slot(_)) => {

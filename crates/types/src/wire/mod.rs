@@ -2,18 +2,22 @@
 //! an error and not a silence.
 
 mod access;
+mod event;
 mod execution;
 mod file;
 mod operation;
+mod receipt;
 mod sandbox;
 mod server;
 mod snapshot;
 mod usage;
 
 pub use access::*;
+pub use event::*;
 pub use execution::*;
 pub use file::*;
 pub use operation::*;
+pub use receipt::*;
 pub use sandbox::*;
 pub use server::*;
 pub use snapshot::*;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Labels;
-use crate::ids::{SandboxId, Slot, SnapshotId, Uid};
+use crate::ids::{ReceiptId, SandboxId, Slot, SnapshotId, Uid};
 use crate::states::SandboxState;
 
 /// `POST /v1/sandboxes`: make a sandbox from the base image.
@@ -90,6 +90,9 @@ pub struct Removal {
     pub files_gone: bool,
     /// Bytes of private files that were freed.
     pub bytes_reclaimed: u64,
+    /// The receipt of the deletion, kept after the sandbox is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt: Option<ReceiptId>,
 }
 
 /// How a removal ended.

@@ -1,0 +1,47 @@
+//! Events: what is told of what happened. Each is written with what it tells of, in one transaction.
+
+use remuda_journal::{Change, NewEvent};
+use remuda_types::wire::{EventAbout, Snapshot};
+use remuda_types::{Account, SnapshotState};
+
+use crate::clock::now_unix_ms;
+
+/// It is bound and serves, or goes on after a pause.
+pub(crate) const SANDBOX_RUNNING: &str = "sandbox.running";
+/// It stands still.
+pub(crate) const SANDBOX_PAUSED: &str = "sandbox.paused";
+/// Its processes have ended, on request or by themselves; its files are kept.
+pub(crate) const SANDBOX_STOPPED: &str = "sandbox.stopped";
+/// It has ended and is removed.
+pub(crate) const SANDBOX_GONE: &str = "sandbox.gone";
+/// It never came up.
+pub(crate) const SANDBOX_FAILED: &str = "sandbox.failed";
+
+/// An event of this moment.
+pub(crate) fn event(account: &Account, kind: &str, about: &EventAbout) -> Change {
+    Change::Event(NewEvent {
+        account: account.clone(),
+        at_ms: now_unix_ms(),
+        kind: kind.to_owned(),
+        // Plain data: this does not fail.
+        doc: serde_json::to_value(about).unwrap_or_default(),
+    })
+}
+
+/// Tells where a snapshot has come to, where that is worth telling.
+pub(crate) fn snapshot(account: &Account, shown: &Snapshot) -> Option<Change> {
+    let kind = match shown.state {
+        SnapshotState::Active => "snapshot.active",
+        SnapshotState::Failed => "snapshot.failed",
+        SnapshotState::Deleted => "snapshot.deleted",
+        SnapshotState::Capturing | SnapshotState::Verifying | SnapshotState::Deleting => return None,
+    };
+    let reason = shown.failure.as_ref().filter(|_| shown.state == SnapshotState::Failed);
+    let about = EventAbout {
+        sandbox: Some(shown.source.clone()),
+        snapshot: Some(shown.id.clone()),
+        reason: reason.map(|error| error.message.clone()),
+        ..EventAbout::default()
+    };
+    Some(event(account, kind, &about))
+}
