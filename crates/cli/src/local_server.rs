@@ -35,6 +35,7 @@ impl LocalServer {
         quotas: QuotaLimits,
         tcp: Option<TcpListener>,
     ) -> anyhow::Result<Self> {
+        crate::open_files::allow_all();
         let path = data_dir.path().to_owned();
         let platform = Platform::open(Config { data_dir: path, parts, quotas }).await;
         // Whatever it is that a server can't be opened on: the machine is not ready for it.

@@ -11,6 +11,7 @@ mod embedded;
 mod failure;
 mod follow;
 mod local_server;
+mod open_files;
 mod parts;
 mod print;
 mod signals;
