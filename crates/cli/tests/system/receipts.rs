@@ -88,7 +88,7 @@ async fn a_receipt_tells_of_a_death_of_layers_that_stay_and_of_the_key_that_made
     let kept = api.client.snapshot(&branch_made.id, &CreateSnapshot::default()).await.unwrap();
     let removal = api.client.remove_sandbox(&branch_made.id).await.unwrap();
     let deletion = api.client.receipt(&removal.receipt.unwrap()).await.unwrap().deletion.unwrap();
-    assert_eq!(deletion.still_referenced, [branch.snapshot.id.clone()], "{deletion:?}");
+    assert_eq!(deletion.still_referenced, std::slice::from_ref(&branch.snapshot.id), "{deletion:?}");
     assert_eq!(machine(&api, &branch_made.id).await.captured[0].snapshot, kept.id);
 }
 
