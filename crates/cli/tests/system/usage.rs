@@ -14,7 +14,7 @@ fn run(args: &[&str]) -> Answer {
 fn wrong_usage_is_exit_code_2() {
     run(&["nonsense"]).failed(2, "unrecognized subcommand");
     run(&["show", "c1"]).failed(2, "must name the generation too");
-    run(&["create", "--key", "k1"]).failed(2, "unexpected argument '--key'");
+    run(&["create", "--key", "k 1"]).failed(2, "is not an idempotency key");
     run(&["exec", ID]).failed(2, "required arguments");
     run(&["fork", ID, "--count", "0"]).failed(2, "not in 1..=100");
     run(&["cp", "a", "b"]).failed(2, "one side as ID:/path");

@@ -12,9 +12,19 @@ fn files(place: &Path) -> usize {
     std::fs::read_dir(place.join("uid")).unwrap().count()
 }
 
-/// Work on files that was given to threads of the runtime is done when it ends.
+/// Runs a test, and what it gave to other threads: there is one of them, which works in order. A runtime that ends drops
+/// what has not begun.
 fn run<T>(test: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
+    /// Work may have given work away in its turn.
+    const DEPTH: usize = 4;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let value = test.await;
+        for _ in 0..DEPTH {
+            tokio::task::spawn_blocking(|| ()).await.unwrap();
+        }
+        value
+    })
 }
 
 #[test]
