@@ -137,17 +137,23 @@ async fn output_that_nobody_had_read_yet_is_in_every_branch() {
     // It says more than every window and pipe holds, without a pause: a capture falls somewhere into the middle of it.
     let program = "out = open(1, 'w', 1 << 16, closefd=False)\nprint('begin', file=out, flush=True)\n\
                    for n in range(1800000): print(n, file=out)\nout.flush()";
-    let (execution, _) = api.background(&source.id, crate::api::python(program)).await;
-    let fork = api.client.fork(&source.id, &fork_of(1)).await.unwrap();
-    let branch = branches(&fork)[0];
-    let records = api.client.executions(&branch.id).await.unwrap();
-    let own = api.ended(&source.id, &execution).await;
-    let mut places = vec![(source.id.clone(), execution)];
-    if let Some(carried) = records.iter().find(|record| record.origin.is_some()) {
-        assert_eq!(api.ended(&branch.id, &carried.id).await.output_bytes, own.output_bytes);
-        places.push((branch.id.clone(), carried.id.clone()));
+    let mut caught = None;
+    for _ in 0..5 {
+        let (execution, _) = api.background(&source.id, crate::api::python(program)).await;
+        let fork = api.client.fork(&source.id, &fork_of(1)).await.unwrap();
+        let branch = branches(&fork)[0].clone();
+        let records = api.client.executions(&branch.id).await.unwrap();
+        let own = api.ended(&source.id, &execution).await;
+        if let Some(carried) = records.iter().find(|record| record.origin.is_some()) {
+            assert_eq!(api.ended(&branch.id, &carried.id).await.output_bytes, own.output_bytes);
+            caught = Some([(source.id.clone(), execution), (branch.id, carried.id.clone())]);
+            break;
+        }
+        // On a busy machine the capture may come too late to prove anything.
+        api.remove(&branch.id).await;
     }
-    assert_eq!(places.len(), 2, "the capture came too late to prove anything");
+    let places = caught.expect("every capture came after the program's end");
+    let branch = places[1].0.clone();
     let expected: String =
         std::iter::once("begin\n".to_owned()).chain((0..1_800_000).map(|n| format!("{n}\n"))).collect();
     for (sandbox, execution) in places {
@@ -164,7 +170,7 @@ async fn output_that_nobody_had_read_yet_is_in_every_branch() {
         }
         assert!(got == expected.as_bytes(), "{sandbox}: {} bytes, not {}", got.len(), expected.len());
     }
-    api.remove(&branch.id).await;
+    api.remove(&branch).await;
     api.remove(&source.id).await;
 }
 

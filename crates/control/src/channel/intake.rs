@@ -30,11 +30,11 @@ pub(super) enum Incoming {
 }
 
 impl Incoming {
-    /// Takes data in; returns what to credit at once.
-    pub(super) fn data(&mut self, payload: Vec<u8>) -> Result<Option<u64>, FrameError> {
+    /// Takes data in. What may be credited is told by whoever keeps it, when it is kept.
+    pub(super) fn data(&mut self, payload: Vec<u8>) -> Result<(), FrameError> {
         match self {
             Incoming::Execution(execution) => execution.output(OutputChunk::decode(&payload)?),
-            Incoming::Download(download) => download.data(payload).map(|()| None),
+            Incoming::Download(download) => download.data(payload),
         }
     }
 }

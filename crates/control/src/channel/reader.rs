@@ -113,14 +113,8 @@ fn take(shared: &Shared, frame: Frame, oom: &OomAlarm) -> Result<(), FrameError>
             }
         }
         Kind::GuestData => {
-            let mut intake = shared.intake();
-            let credit = match intake.channels.get_mut(&frame.channel) {
-                Some(incoming) => incoming.data(frame.payload)?,
-                None => None,
-            };
-            drop(intake);
-            if let Some(consumed) = credit {
-                shared.credit(frame.channel, consumed);
+            if let Some(incoming) = shared.intake().channels.get_mut(&frame.channel) {
+                incoming.data(frame.payload)?;
             }
         }
         Kind::GuestEnd => {

@@ -93,7 +93,8 @@ impl ExecutionCell {
         self.moved.send_modify(|n| *n += 1);
     }
 
-    /// Who is told how much output is written, when that is later than [`ExecutionCell::output`]'s answer.
+    /// Who is told how much output is written, again and again and ever more. It is told from under a lock: it must
+    /// take a note and return.
     pub(crate) fn credit_by(&self, credit: Credit) {
         self.inner().credit = Some(credit);
     }
@@ -186,11 +187,11 @@ impl ExecutionCell {
         }
     }
 
-    /// Output came in. Returns what to credit, if it is time to.
+    /// Output came in.
     ///
     /// # Errors
     /// When the agent breaks the protocol: bytes are missing, or it sent more than it may.
-    pub(crate) fn output(&self, chunk: OutputChunk<'_>) -> Result<Option<u64>, FrameError> {
+    pub(crate) fn output(&self, chunk: OutputChunk<'_>) -> Result<(), FrameError> {
         let stream = match chunk.stream {
             Stream::Stdout => OutputStream::Stdout,
             Stream::Stderr => OutputStream::Stderr,
@@ -204,9 +205,8 @@ impl ExecutionCell {
             FrameError::Payload { kind: Kind::GuestData, why }
         })?;
         self.write(inner);
-        let credit = self.inner().credit();
         self.tell();
-        Ok(credit)
+        Ok(())
     }
 
     /// The agent told its end.
@@ -420,11 +420,6 @@ impl ExecutionCell {
             write.run()?;
             let mut inner = self.inner();
             let unneeded = inner.commit(write, &self.keeper);
-            if let Some(consumed) = inner.credit()
-                && let Some(credit) = &inner.credit
-            {
-                credit(consumed);
-            }
             drop(inner);
             self.tell();
             keeper::remove(&unneeded);
@@ -518,14 +513,16 @@ impl Inner {
         self.known.show(self.log.produced(), self.log.dropped() > 0 || self.known.buried)
     }
 
-    /// Often enough that the agent's window never closes on a fast reader, and no more often.
-    fn credit(&mut self) -> Option<u64> {
+    /// Often enough that the agent's window never closes on a fast reader, and no more often. Always from under the
+    /// log's lock: a smaller figure that overtook a greater one would close the window for good.
+    fn credit(&mut self) {
         let written = self.log.written();
-        let due = written - self.credited >= WINDOW_BYTES / 4;
-        due.then(|| {
+        if written - self.credited >= WINDOW_BYTES / 4
+            && let Some(credit) = &self.credit
+        {
             self.credited = written;
-            written
-        })
+            credit(written);
+        }
     }
 
     /// Writes until nothing waits. Returns files that are no longer needed.
@@ -545,6 +542,7 @@ impl Inner {
         let before = self.log.kept();
         let unneeded = self.log.commit(write);
         keeper.kept(before, self.log.kept());
+        self.credit();
         unneeded
     }
 }

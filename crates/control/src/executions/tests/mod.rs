@@ -55,7 +55,7 @@ fn admitted(executions: &Executions, channel: u32) -> Arc<ExecutionCell> {
     cell
 }
 
-fn say(cell: &ExecutionCell, bytes: &[u8]) -> Result<Option<u64>, FrameError> {
+fn say(cell: &ExecutionCell, bytes: &[u8]) -> Result<(), FrameError> {
     let offset = cell.show_short().output_bytes;
     cell.output(OutputChunk { offset, stream: Stream::Stdout, bytes })
 }
@@ -77,7 +77,6 @@ async fn text(cell: &ExecutionCell) -> String {
 struct Agent {
     cell: Arc<ExecutionCell>,
     credited: watch::Receiver<u64>,
-    credit: watch::Sender<u64>,
     sent: u64,
 }
 
@@ -85,11 +84,11 @@ impl Agent {
     fn of(cell: &Arc<ExecutionCell>) -> Agent {
         let have = cell.have();
         let (credit, credited) = watch::channel(have);
-        let tell = credit.clone();
         cell.credit_by(Box::new(move |consumed| {
-            tell.send_replace(consumed);
+            let before = credit.send_replace(consumed);
+            assert!(before < consumed, "{consumed} told after {before}");
         }));
-        Agent { cell: cell.clone(), credited, credit, sent: have }
+        Agent { cell: cell.clone(), credited, sent: have }
     }
 
     /// Sends bytes when the window allows it.
@@ -102,9 +101,7 @@ impl Agent {
 
     fn send_now(&mut self, bytes: &[u8]) {
         let chunk = OutputChunk { offset: self.sent, stream: Stream::Stdout, bytes };
-        if let Some(consumed) = self.cell.output(chunk).unwrap() {
-            self.credit.send_replace(consumed);
-        }
+        self.cell.output(chunk).unwrap();
         self.sent += bytes.len() as u64;
     }
 
