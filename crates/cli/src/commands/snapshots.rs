@@ -38,13 +38,10 @@ async fn create(global: &Global, args: SnapshotCreate) -> anyhow::Result<u8> {
     Ok(DONE)
 }
 
-/// What a capture left out or cut off belongs beside its id, not only into `snapshot show`.
+/// What a capture left out belongs beside its id, not only into `snapshot show`.
 fn tell_losses(snapshot: &Captured) {
     for what in &snapshot.excluded {
         eprintln!("left out: {what}");
-    }
-    if let Some(count) = snapshot.connections_dropped.filter(|count| *count > 0) {
-        eprintln!("connections of the source that were reset: {count}");
     }
 }
 

@@ -1,13 +1,15 @@
 //! Forks and restores: what a copy carries, what it is told, what keeps copies apart, and copies that don't come up.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use remuda_client::wire::{Branch, CreateSnapshot, Fork, ForkSandbox, LaunchRecipe, Origin, RestoreSnapshot, Sandbox};
 use remuda_client::{OutputQuery, SandboxFilter};
-use remuda_types::{Error, ErrorCode, ExecutionState, SandboxId, SandboxState, SnapshotMode, SnapshotState};
+use remuda_types::{Error, ErrorCode, ExecutionState, SandboxId, SandboxState, Slot, SnapshotMode, SnapshotState};
 use serde_json::Value;
 
 use crate::api::{Api, PATIENCE, detached, fork_of, refused, traces};
+use crate::world::Server;
 
 fn branches(fork: &Fork) -> Vec<&Sandbox> {
     let running = fork.branches.iter().map(|branch| match branch {
@@ -36,6 +38,7 @@ async fn branches_are_the_same_process_and_go_their_own_ways() {
     let fork = api.client.fork(&source.id, &fork_of(3)).await.unwrap();
     let all = branches(&fork);
     assert_eq!(all.len(), 3);
+    assert_eq!((fork.snapshot.connections_dropped, fork.snapshot.excluded.as_slice()), (Some(0), [].as_slice()));
     let origin = Origin::Snapshot { snapshot: fork.snapshot.id.clone(), source: source.id.clone() };
     for (n, branch) in all.iter().enumerate() {
         assert_eq!((branch.state, &branch.origin), (SandboxState::Running, &origin));
@@ -344,29 +347,53 @@ async fn a_snapshot_that_is_removed_stays_under_those_who_stand_on_it() {
 }
 
 #[tokio::test]
-async fn a_slot_that_is_taken_fails_that_branch_alone() {
-    let api = Api::shared();
+async fn a_fork_into_slots_that_are_taken_captures_nothing() {
+    let api = Api::own();
     let source = api.create().await;
     let taken = api.create().await;
+    let slot = |name: &str| name.parse::<Slot>().unwrap();
+    let fork = |slots: &[Slot]| ForkSandbox { slots: Some(slots.to_vec()), ..fork_of(slots.len() as u32) };
+    let into_taken = fork(&[slot("free-one"), taken.id.slot.clone()]);
+    let error = refused(api.client.fork(&source.id, &into_taken).await, ErrorCode::SlotInUse);
+    assert_eq!(error.details["occupant"], taken.id.to_string());
+    refused(api.client.fork(&source.id, &fork(std::slice::from_ref(&source.id.slot))).await, ErrorCode::SlotInUse);
+    let twice = fork(&[slot("free-one"), slot("free-one")]);
+    refused(api.client.fork(&source.id, &twice).await, ErrorCode::InvalidRequest);
+    assert_eq!(api.client.snapshots(true).await.unwrap(), [], "nothing was captured");
+    assert_eq!(api.client.list_sandboxes(&SandboxFilter::default()).await.unwrap().len(), 2, "nothing was made");
+
+    // The same key tells the same outcome, although its own branches are in the slots now.
+    api.remove(&taken.id).await;
+    let keyed = api.client.with_key("once".parse().unwrap());
+    let first = keyed.fork(&source.id, &into_taken).await.unwrap();
+    assert_eq!(keyed.fork(&source.id, &into_taken).await.unwrap(), first);
+    assert_eq!(branches(&first).iter().map(|b| &b.id.slot).collect::<Vec<_>>(), [&slot("free-one"), &taken.id.slot]);
+}
+
+#[tokio::test]
+async fn a_branch_that_fails_fails_alone() {
+    let directory = tempfile::Builder::new().prefix("remuda-test-").tempdir_in("/var/tmp").unwrap();
+    let server = Server::start_with(&directory.path().join("data"), &["--quota", "sandboxes=3"]);
+    let api = Api::of(Arc::new(server));
+    let source = api.create().await;
     api.start_counter(&source.id).await;
     let before = api.count(&source.id).await;
-    let slots = ["free-one".parse().unwrap(), taken.id.slot.clone(), "free-two".parse().unwrap()];
-    let fork = ForkSandbox { slots: Some(slots.to_vec()), ..fork_of(3) };
-    let fork = api.client.fork(&source.id, &fork).await.unwrap();
-    for (n, branch) in fork.branches.iter().enumerate() {
+    let fork = api.client.fork(&source.id, &fork_of(3)).await.unwrap();
+    let (mut up, mut failed) = (0, 0);
+    for branch in &fork.branches {
         match branch {
-            Branch::Sandbox(branch) if n != 1 => {
-                assert_eq!(branch.id.slot, slots[n]);
+            Branch::Sandbox(branch) => {
                 assert_eq!(api.count(&branch.id).await, before.after(1));
-                api.remove(&branch.id).await;
+                up += 1;
             }
-            Branch::Error(error) if n == 1 => assert_eq!(error.code, ErrorCode::SlotInUse),
-            other => panic!("branch {n}: {other:?}"),
+            Branch::Error(error) => {
+                assert_eq!(error.code, ErrorCode::LimitReached, "{error:?}");
+                failed += 1;
+            }
         }
     }
-    assert_eq!(api.client.sandbox(&taken.id).await.unwrap().state, SandboxState::Running);
-    api.remove(&taken.id).await;
-    api.remove(&source.id).await;
+    assert_eq!((up, failed), (2, 1));
+    assert_eq!(api.count(&source.id).await, before.after(1));
 }
 
 /// Two descriptors that one `epoll_wait` found not ready together, of which one was closed later: gVisor's checkpoint

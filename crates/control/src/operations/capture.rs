@@ -31,8 +31,10 @@ use crate::usage::Quotas;
 
 /// The step after which a capture is complete on disk but for its digests.
 pub(crate) const CAPTURED: &str = "captured";
-/// What a memory image does not carry out of the machine.
-const EXCLUDED_ALWAYS: &str = "TCP connections to the outside: they are reset in the source and absent in copies";
+/// What a memory image does not carry out of the machine, as long as nobody has counted them.
+const UNCOUNTED_CONNECTIONS: &str = "TCP connections to the outside, if there were any";
+/// What becomes of them.
+const CONNECTIONS_RESET: &str = "reset in the source and absent in copies";
 /// What a capture of files alone leaves out.
 const EXCLUDED_FROM_FILES: [&str; 3] = [
     "processes and everything in their memory",
@@ -199,6 +201,9 @@ impl Capture {
         doc.shown.state = SnapshotState::Verifying;
         doc.shown.pause_ms = Some(captured.paused.as_secs_f64() * 1e3);
         doc.shown.connections_dropped = connections;
+        if with_memory {
+            doc.shown.excluded = without_connections(connections);
+        }
         doc.shown.bytes = captured.layer.bytes + captured.memory.as_ref().map_or(0, |m| m.bytes());
         doc.shown.memory_kept = captured.memory.is_some();
         doc.memory = captured.memory;
@@ -242,7 +247,7 @@ fn enough_disk(platform: &Platform, source: &SandboxCell, live: &Live, mode: Sna
 fn describe(platform: &Platform, source: &SandboxCell, wanted: Wanted, source_ran: bool) -> Result<SnapshotDoc, Error> {
     let id = SnapshotId::from_entropy(id_entropy()?);
     let excluded = match wanted.mode {
-        SnapshotMode::Memory => vec![EXCLUDED_ALWAYS.into()],
+        SnapshotMode::Memory => without_connections(None),
         SnapshotMode::Filesystem => EXCLUDED_FROM_FILES.map(String::from).into(),
     };
     let shown = Snapshot {
@@ -271,6 +276,16 @@ fn describe(platform: &Platform, source: &SandboxCell, wanted: Wanted, source_ra
         memory: None,
         layer_seal: None,
     })
+}
+
+/// What a memory capture left out with so many connections to the outside; none where they could not be counted.
+fn without_connections(count: Option<u32>) -> Vec<String> {
+    match count {
+        Some(0) => Vec::new(),
+        Some(1) => vec![format!("1 TCP connection to the outside: {CONNECTIONS_RESET}")],
+        Some(count) => vec![format!("{count} TCP connections to the outside: {CONNECTIONS_RESET}")],
+        None => vec![format!("{UNCOUNTED_CONNECTIONS}: {CONNECTIONS_RESET}")],
+    }
 }
 
 /// What runs is on record in every copy, with all that it said before.
@@ -351,5 +366,18 @@ pub(crate) async fn verify(platform: &Platform, cell: &Arc<SnapshotCell>) -> Res
         // What was deleted meanwhile is not there to be verified.
         Err(_) if doc.shown.state == SnapshotState::Deleted => Ok(()),
         Err(e) => Err(crate::errors::engine(&shown.source, e).detail("snapshot", cell.id.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_connections_that_were_there_are_told() {
+        assert_eq!(without_connections(Some(0)), Vec::<String>::new());
+        assert!(without_connections(Some(1))[0].starts_with("1 TCP connection to the outside: reset"));
+        assert!(without_connections(Some(12))[0].starts_with("12 TCP connections to the outside: reset"));
+        assert!(without_connections(None)[0].contains("if there were any: reset"));
     }
 }

@@ -3,10 +3,11 @@
 //!
 //! One failing branch fails only itself. The fork never waits inside its source's driver.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use remuda_journal::Reservation;
+use remuda_journal::{JournalError, Refusal, Reservation};
 use remuda_types::limits::FORK_COUNT_MAX;
 use remuda_types::wire::{Branch as Branched, Fork, ForkSandbox, ForkTimings};
 use remuda_types::{Error, ErrorCode, SandboxId, Slot, SnapshotMode};
@@ -15,7 +16,7 @@ use serde_json::Value;
 use crate::access::Action;
 use crate::caller::Caller;
 use crate::ledger::{self, Entry};
-use crate::operation::{Ended, Operation, Work, canonical, operate_part};
+use crate::operation::{Ended, Operation, Work, canonical, operate_part, refused};
 use crate::operations::capture::{self, Capture, Wanted};
 use crate::operations::restore::{Branch, Reading};
 use crate::platform::Platform;
@@ -57,6 +58,7 @@ impl Operation for ForkOnce {
         let slots = slots(&self.request)?;
         let source = platform.living(caller, &self.source).await?;
         slots.iter().try_for_each(|slot| caller.may_make_sandbox(slot.as_ref(), &self.request.labels))?;
+        are_free(platform, caller, &slots)?;
         let mode = self.request.mode.unwrap_or(SnapshotMode::Memory);
         if mode == SnapshotMode::Memory {
             budget_memory(&source, self.request.count)?;
@@ -153,8 +155,34 @@ pub(crate) fn slots(request: &ForkSandbox) -> Result<Vec<Option<Slot>>, Error> {
             let message = format!("{} slots were given for {count} branches", slots.len());
             Err(Error::new(ErrorCode::InvalidRequest, message).remedy("give as many slots as branches, or none"))
         }
-        Some(slots) => Ok(slots.iter().cloned().map(Some).collect()),
+        Some(slots) => {
+            let twice = slots.iter().enumerate().find(|(n, slot)| slots[..*n].contains(slot));
+            if let Some((_, slot)) = twice {
+                let message = format!("the slot {slot} is given to two branches");
+                return Err(Error::new(ErrorCode::InvalidRequest, message).remedy("give each branch a slot of its own"));
+            }
+            Ok(slots.iter().cloned().map(Some).collect())
+        }
         None => Ok(vec![None; count as usize]),
+    }
+}
+
+/// A slot that is taken now is taken when its branch comes to it: refused before the source stands still for nothing. One
+/// that is taken in between fails its branch alone.
+fn are_free(platform: &Platform, caller: &Caller, slots: &[Option<Slot>]) -> Result<(), Error> {
+    let wanted: HashSet<&Slot> = slots.iter().flatten().collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let living = platform.registry().tables().sandboxes();
+    let stands_in_the_way =
+        |cell: &&Arc<SandboxCell>| cell.account == caller.account && !cell.is_over() && wanted.contains(&cell.id.slot);
+    match living.iter().find(stands_in_the_way) {
+        Some(cell) => {
+            let (slot, occupant) = (cell.id.slot.clone(), cell.id.clone());
+            Err(refused(&JournalError::Refused(Refusal::SlotInUse { slot, occupant }), caller))
+        }
+        None => Ok(()),
     }
 }
 
