@@ -68,10 +68,14 @@ fn main() -> ExitCode {
         for task in TASKS {
             eprintln!("  cargo xtask {:<36} {}", task.usage, task.about);
         }
-        let asked = arguments.first().is_some_and(|a| a == "--help" || a == "help");
+        let asked = arguments.first().is_some_and(|a| matches!(a.as_str(), "--help" | "-h" | "help"));
         return ExitCode::from(if asked { 0 } else { 2 });
     };
     let rest = &arguments[1..];
+    if asks_for_help(rest) {
+        println!("{}\n\nusage: cargo xtask {}", task.about, task.usage);
+        return ExitCode::SUCCESS;
+    }
     if let Some(stranger) = rest.iter().find(|a| a.starts_with('-') && !task.flags.contains(&flag_name(a))) {
         eprintln!("error: `cargo xtask {}` has no option {stranger}; usage: cargo xtask {}", task.name, task.usage);
         return ExitCode::from(2);
@@ -86,7 +90,24 @@ fn main() -> ExitCode {
     }
 }
 
+fn asks_for_help(arguments: &[String]) -> bool {
+    arguments.iter().any(|argument| argument == "--help" || argument == "-h")
+}
+
 /// `--rounds` of `--rounds=3`.
 fn flag_name(argument: &str) -> &str {
     argument.split_once('=').map_or(argument, |(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_can_be_asked_for_help() {
+        for words in [&["--help"][..], &["-h"], &["fork", "--rounds", "3", "--help"]] {
+            assert!(asks_for_help(&words.iter().map(ToString::to_string).collect::<Vec<_>>()), "{words:?}");
+        }
+        assert!(!asks_for_help(&["fork".to_owned(), "--check".to_owned()]));
+    }
 }
