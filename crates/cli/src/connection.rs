@@ -14,7 +14,7 @@ use crate::data_dir::socket_of;
 use crate::failure::{Failure, USAGE};
 
 /// Where the key of a remote server is taken from.
-const KEY_VARIABLE: &str = "REMUDA_API_KEY";
+pub const KEY_VARIABLE: &str = "REMUDA_API_KEY";
 
 /// A client of the server that the options name, which loses no call. Nothing is connected yet.
 pub fn connect(global: &Global) -> anyhow::Result<Client> {

@@ -25,8 +25,13 @@ pub enum Place {
 }
 
 impl Place {
-    /// `ID:/path` splits at the first `:/`; all else is a local path.
+    /// `ID:/path` splits at the first `:/`; all else is a local path, but for what was meant as a place in a sandbox.
     pub fn parse(text: &str) -> Result<Self, Failure> {
+        if let Some((id, path)) = relative(text) {
+            let failure = Failure::new(USAGE, format!("{text:?} names no place")).cause("its path is not absolute");
+            // Commands begin in /workspace, and so does who writes such a path.
+            return Err(failure.remedy(format!("write it from the root, as in {id}:/{}", inside(path))));
+        }
         match text.split_once(":/") {
             Some((id, rest)) if !id.contains('/') => match id.parse() {
                 Ok(id) => Ok(Place::Guest(id, format!("/{rest}"))),
@@ -38,6 +43,20 @@ impl Place {
             _ => Ok(Place::Local(PathBuf::from(text))),
         }
     }
+}
+
+/// A sandbox and a path in it that does not begin at the root.
+fn relative(text: &str) -> Option<(SandboxId, &str)> {
+    // Generations have colons themselves.
+    let cuts = text.match_indices(':').map(|(at, _)| (&text[..at], &text[at + 1..]));
+    let (id, path) = cuts.filter_map(|(id, path)| Some((id.parse().ok()?, path))).next()?;
+    (!path.starts_with('/')).then_some((id, path))
+}
+
+/// What was likely meant by a path that does not begin at the root.
+fn inside(path: &str) -> String {
+    let path = path.strip_prefix("./").unwrap_or(path);
+    if path == "workspace" || path.starts_with("workspace/") { path.to_owned() } else { format!("workspace/{path}") }
 }
 
 /// What was copied, and what was not.
@@ -255,6 +274,11 @@ mod tests {
             assert_eq!(Place::parse(local).unwrap(), Place::Local(local.into()), "{local}");
         }
         assert!(Place::parse("c1:/a").is_err(), "a bare slot");
+        for (relative, absolute) in [("a/b", "workspace/a/b"), ("./a", "workspace/a"), ("workspace/a", "workspace/a")] {
+            let failure = Place::parse(&format!("{id}:{relative}")).unwrap_err();
+            assert_eq!(failure.remedy_text(), Some(&*format!("write it from the root, as in {id}:/{absolute}")));
+        }
+        assert!(Place::parse(&format!("{id}:")).is_err() && Place::parse(&format!("{id}:a:/b")).is_err());
     }
 
     #[test]

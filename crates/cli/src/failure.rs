@@ -7,6 +7,8 @@ use remuda_client::ClientError;
 use remuda_engine::install::{NotReady, SetupError};
 use remuda_types::{Error, ErrorCode};
 
+use crate::connection::KEY_VARIABLE;
+
 /// A negative result.
 pub const NEGATIVE: u8 = 1;
 /// Wrong usage or input.
@@ -40,6 +42,12 @@ impl Failure {
         self
     }
 
+    /// What it says to do.
+    #[cfg(test)]
+    pub fn remedy_text(&self) -> Option<&str> {
+        self.remedy.as_deref()
+    }
+
     /// Says what to do.
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
@@ -66,7 +74,13 @@ impl From<&Error> for Failure {
             _ => NEGATIVE,
         };
         let code = error.code;
-        let (cause, remedy) = (error.cause.clone(), error.remedy.clone());
+        let (cause, mut remedy) = (error.cause.clone(), error.remedy.clone());
+        if code == ErrorCode::Unauthorized {
+            // What the server says is for whoever speaks HTTP.
+            remedy = Some(format!(
+                "set {KEY_VARIABLE} to a key that `remuda key create` or the first start of `remuda serve` printed there"
+            ));
+        }
         Failure { exit, message: format!("{} ({code})", error.message), cause, remedy }
     }
 }
@@ -78,7 +92,7 @@ impl From<&ClientError> for Failure {
             ClientError::Transport { sent: false, target, cause, .. } => {
                 let failure = Failure::new(NOT_READY, format!("no server answers at {target}")).cause(cause);
                 if target.starts_with("http") {
-                    failure.remedy("check --url or REMUDA_URL, and that `remuda serve` runs there")
+                    failure.remedy("start one there with `remuda serve`, or name another with --url or REMUDA_URL")
                 } else {
                     failure.remedy(
                         "start one with `remuda serve` as root, or name another with --data-dir, or a remote one with \

@@ -15,16 +15,17 @@ mod open_files;
 mod parts;
 mod print;
 mod signals;
+mod stdin;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
 use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    signals::keep_ends_of_children();
+    let cli = Cli::read();
     init_log(matches!(cli.command, Command::Serve(_)));
     let outcome = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

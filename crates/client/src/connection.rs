@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{HeaderValue, Method};
 use remuda_types::{Key, SandboxId};
 
-use crate::error::causes;
+use crate::error::cause;
 use crate::keys::{Keys, LOST_SECONDS_MAX};
 use crate::request::{Call, Change, Request};
 use crate::{CONNECT_SECONDS_MAX, ClientError, IDLE_CONNECTIONS_MAX, IDLE_SECONDS_MAX, Pending};
@@ -183,5 +183,5 @@ fn build(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, ClientError
         // A proxy from the environment would see the key.
         .no_proxy()
         .build()
-        .map_err(|error| ClientError::Input(format!("the HTTP client can't be made: {}", causes(error))))
+        .map_err(|error| ClientError::Input(format!("the HTTP client can't be made: {}", cause(&error))))
 }

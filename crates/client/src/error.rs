@@ -1,6 +1,5 @@
 //! What can go wrong with a call. Never carries the API key.
 
-use std::error::Error as _;
 use std::path::PathBuf;
 
 use remuda_types::Key;
@@ -25,7 +24,7 @@ pub enum ClientError {
         target: String,
         /// Whether the request may have reached the server. If false, nothing was done.
         sent: bool,
-        /// Why, from the outermost to the innermost cause.
+        /// Why, in the words of the machine.
         cause: String,
     },
     /// An answer came that is not of the native API: another server, another version, or a proxy between.
@@ -101,17 +100,17 @@ impl ClientError {
     }
 }
 
-/// The causes of an error in one line, outermost first, each said once. URLs are left out: the call names its path.
-pub(crate) fn causes(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        next = cause.source();
+/// Why a request failed, in one line: the innermost cause, which is what the machine or the network said. What stands
+/// around it tells only which layers of this client it passed.
+pub(crate) fn cause(error: &reqwest::Error) -> String {
+    let mut innermost: &dyn std::error::Error = error;
+    while let Some(next) = innermost.source() {
+        innermost = next;
     }
-    text
+    // Its own text would name the URL; the call names its path.
+    let text = if innermost.is::<reqwest::Error>() { "no answer came".to_owned() } else { innermost.to_string() };
+    match text.split_once(" (os error ") {
+        Some((plain, _)) => plain.to_owned(),
+        None => text,
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header};
 use remuda_types::wire::{Execution, ExecutionList, OutputPage, OutputStream, SendSignal, StartExecution};
@@ -35,6 +37,21 @@ pub struct OutputBytes {
     pub complete: bool,
 }
 
+/// Gives a command these bytes as its standard input, in the shorter of the two forms that a request has for them.
+#[must_use]
+pub fn with_stdin(request: StartExecution, bytes: Vec<u8>) -> StartExecution {
+    // What JSON writes longer: `\n` in two characters, control characters without a short form in six.
+    let escaped = |bytes: &[u8]| bytes.iter().filter(|b| b.is_ascii_control() || matches!(b, b'"' | b'\\')).count();
+    let encoded_bytes = bytes.len().div_ceil(3) * 4;
+    match String::from_utf8(bytes) {
+        Ok(text) if text.len() + 5 * escaped(text.as_bytes()) <= encoded_bytes.max(SHORT_INPUT_BYTES) => {
+            StartExecution { stdin: Some(text), ..request }
+        }
+        Ok(text) => StartExecution { stdin_base64: Some(BASE64.encode(text)), ..request },
+        Err(e) => StartExecution { stdin_base64: Some(BASE64.encode(e.as_bytes())), ..request },
+    }
+}
+
 fn executions_path(sandbox: &SandboxId) -> Result<String, ClientError> {
     Ok(format!("{}/executions", sandbox_path(sandbox)?))
 }
@@ -42,6 +59,9 @@ fn executions_path(sandbox: &SandboxId) -> Result<String, ClientError> {
 fn execution_path(sandbox: &SandboxId, id: &ExecutionId) -> Result<String, ClientError> {
     Ok(format!("{}/{}", executions_path(sandbox)?, segment(id.as_str())?))
 }
+
+/// Input up to this size stays text where it is text, so that a request can be read by people, in bytes.
+const SHORT_INPUT_BYTES: usize = 64 << 10;
 
 fn milliseconds(wait: Duration) -> u64 {
     u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)

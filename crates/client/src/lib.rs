@@ -36,7 +36,7 @@ mod snapshots;
 pub use body::Incoming;
 pub use connection::Client;
 pub use error::ClientError;
-pub use executions::{OutputBytes, OutputQuery};
+pub use executions::{OutputBytes, OutputQuery, with_stdin};
 pub use files::{FileDownload, WriteFile};
 pub use history::{EventStream, Told};
 pub use http::{HeaderMap, Method, StatusCode};

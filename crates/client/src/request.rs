@@ -15,7 +15,7 @@ use remuda_types::{Key, SandboxId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::error::causes;
+use crate::error::cause;
 use crate::keys::{Keys, Patience, new_key};
 use crate::local_file::LocalFile;
 use crate::pending::{KEPT_BODY_BYTES_MAX, KeptBody, KeptCall, PendingCall};
@@ -41,10 +41,11 @@ pub(crate) struct Call {
 impl Call {
     pub(crate) fn transport(&self, error: reqwest::Error) -> ClientError {
         if error.is_builder() {
-            return ClientError::Input(format!("{} can't be made: {}", self.text, causes(error)));
+            return ClientError::Input(format!("{} can't be made: {}", self.text, cause(&error)));
         }
         let sent = !error.is_connect();
-        ClientError::Transport { call: self.text.clone(), target: self.target.to_string(), sent, cause: causes(error) }
+        let (call, target) = (self.text.clone(), self.target.to_string());
+        ClientError::Transport { call, target, sent, cause: cause(&error) }
     }
 
     pub(crate) fn protocol(&self, status: StatusCode, problem: String) -> ClientError {

@@ -4,6 +4,8 @@
 pub const REQUEST_BODY_BYTES_MAX: usize = 4 << 20;
 /// Largest command text or argument vector of one execution, in bytes.
 pub const COMMAND_BYTES_MAX: usize = 1 << 20;
+/// Input that one call may give to an execution, in bytes. Encoded, it fits into a request with the longest command.
+pub const STDIN_BYTES_MAX: usize = 2 << 20;
 /// Most environment variables that one call may set.
 pub const ENV_VARS_MAX: usize = 1024;
 /// Bytes of output kept from the start of an execution.

@@ -1,15 +1,24 @@
 //! The command line as types. Must do nothing but name and check what was given.
 
+mod access;
+mod signal;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::env;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use remuda_types::limits::{FORK_COUNT_MAX, MEMORY_MIB_DEFAULT};
-use remuda_types::{
-    AccessKeyId, AccessScope, Account, ExecutionId, IdError, QuotaLimits, QuotaSetting, ReceiptId, SandboxId, Slot,
-    SnapshotMode,
-};
+use remuda_types::{ExecutionId, QuotaLimits, QuotaSetting, ReceiptId, SandboxId, Slot, SnapshotMode};
+
+pub use self::access::{AccountCommand, Key, KeyCreate, NarrowingArgs, OfAccount};
+use self::signal::signal;
+use self::values::{drills, duration, execution_id, memory_mib, of_receipt, pair, sandbox_id};
 
 /// Prepared Linux sandboxes for coding agents: capture a running machine with its memory, fork it, judge from outside.
 #[derive(Debug, Parser)]
@@ -22,24 +31,51 @@ pub struct Cli {
 }
 
 const AFTER_HELP: &str = "\
+An ID is a sandbox as slot@generation, as `create` and `ls` print it.
+
 Exit codes: 0 done, 1 a negative result, 2 wrong usage or input, 3 the machine is not ready.
 `exec` exits with the command's own code.";
 
-/// What every command takes.
+impl Cli {
+    /// What this process was called with. Ends it where that is not understood, or help is asked for.
+    pub fn read() -> Cli {
+        let mut cli = Cli::parse();
+        let global = &mut cli.global;
+        global.url = global.url.take().or_else(|| Some(from_environment("REMUDA_URL")?.to_string_lossy().into()));
+        cli
+    }
+}
+
+/// What every command takes. The environment is read by us: clap would show what stands there as required in the usage
+/// of every wrong call.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Options of every command")]
 pub struct Global {
     /// Print JSON instead of text
     #[arg(long, global = true)]
     pub json: bool,
-    /// Use the server at this URL, with the key in REMUDA_API_KEY, instead of the local one
-    #[arg(long, global = true, env = "REMUDA_URL", value_name = "URL")]
+    /// Use the server at this URL, with the key in REMUDA_API_KEY, instead of the local one [env: REMUDA_URL]
+    #[arg(long, global = true, value_name = "URL")]
     pub url: Option<String>,
-    /// Directory of the local server: its sandboxes, snapshots and socket
-    #[arg(long, global = true, env = "REMUDA_DATA_DIR", value_name = "DIR", default_value = "/var/lib/remuda")]
+    /// Directory of the local server: its sandboxes, snapshots and socket [env: REMUDA_DATA_DIR] [default:
+    /// /var/lib/remuda]
+    #[arg(long, global = true, value_name = "DIR", hide_default_value = true)]
+    #[arg(default_value_os_t = directory("REMUDA_DATA_DIR", "/var/lib/remuda"))]
     pub data_dir: PathBuf,
-    /// Directory of engine binaries, agents and base images, shared by all servers of this machine
-    #[arg(long, global = true, env = "REMUDA_CACHE_DIR", value_name = "DIR", default_value = "/var/cache/remuda")]
+    /// Directory of engine binaries, agents and base images, shared by all servers of this machine [env:
+    /// REMUDA_CACHE_DIR] [default: /var/cache/remuda]
+    #[arg(long, global = true, value_name = "DIR", hide_default_value = true)]
+    #[arg(default_value_os_t = directory("REMUDA_CACHE_DIR", "/var/cache/remuda"))]
     pub cache_dir: PathBuf,
+}
+
+/// What an environment variable says; an empty one says nothing.
+fn from_environment(name: &str) -> Option<OsString> {
+    env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn directory(variable: &str, default: &str) -> PathBuf {
+    from_environment(variable).unwrap_or_else(|| default.into()).into()
 }
 
 #[derive(Debug, Subcommand)]
@@ -60,6 +96,8 @@ pub enum Command {
     Ps(One),
     /// Print the output of an execution
     Logs(Logs),
+    /// Kill executions with all their processes, or send them a signal
+    Cancel(Cancel),
     /// Copy files or directories from or to a sandbox
     Cp(Cp),
     /// Halt the processes of a sandbox; they keep their memory
@@ -124,88 +162,11 @@ impl Serve {
     }
 }
 
-/// An account, where it is another than the caller's own.
-#[derive(Debug, Args)]
-pub struct OfAccount {
-    /// Account; on the server's own machine any, else the key's own
-    #[arg(long, value_name = "NAME")]
-    pub account: Option<Account>,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum Key {
-    /// Make an access key and print it; it is shown this once
-    Create(KeyCreate),
-    /// List access keys, without their secrets
-    Ls {
-        /// Revoked and expired ones too
-        #[arg(short, long)]
-        all: bool,
-        #[command(flatten)]
-        of: OfAccount,
-    },
-    /// Revoke access keys; they open nothing from then on
-    Revoke {
-        /// Access keys, by the ids that `key ls` prints
-        #[arg(required = true, value_name = "KEY")]
-        keys: Vec<AccessKeyId>,
-        #[command(flatten)]
-        of: OfAccount,
-    },
-}
-
-#[derive(Debug, Args)]
-pub struct KeyCreate {
-    /// What it may do: sandboxes:read, sandboxes:write, sandboxes:delete, executions, files, snapshots:read,
-    /// snapshots:write, snapshots:delete, previews, usage, admin; separated by commas, may be repeated
-    #[arg(long = "scope", value_name = "SCOPE,…", value_delimiter = ',', required = true)]
-    pub scopes: Vec<AccessScope>,
-    #[command(flatten)]
-    pub narrowing: NarrowingArgs,
-    /// What it is for
-    #[arg(long, value_name = "TEXT")]
-    pub name: Option<String>,
-    /// Let it expire after this time, such as 12h or 720h; a bare number counts seconds
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    pub expires: Option<Duration>,
-    #[command(flatten)]
-    pub of: OfAccount,
-}
-
-/// To what a key is narrowed; at most one.
-#[derive(Debug, Args)]
-#[group(multiple = false)]
-pub struct NarrowingArgs {
-    /// Narrow it to the sandboxes of this slot, and to what is captured from them
-    #[arg(long)]
-    pub slot: Option<Slot>,
-    /// Narrow it to this sandbox, and to what is captured from it
-    #[arg(long, value_name = "ID")]
-    pub sandbox: Option<SandboxId>,
-    /// Narrow it to what carries this label
-    #[arg(short, long, value_name = "NAME=VALUE", value_parser = pair)]
-    pub label: Option<(String, String)>,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum AccountCommand {
-    /// List accounts with their limits
-    Ls,
-    /// Make an account where there is none of that name, and replace the limits that are its own
-    Set {
-        /// Account
-        account: Account,
-        /// Limits, such as sandboxes=5, disk_bytes=20G or starts_per_month=none; what is not named follows the server's
-        #[arg(value_name = "QUOTA=VALUE")]
-        quotas: Vec<QuotaSetting>,
-    },
-}
-
 /// A sandbox by its id.
 #[derive(Debug, Args)]
 pub struct One {
     /// Sandbox, as slot@generation
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = sandbox_id)]
     pub id: SandboxId,
 }
 
@@ -238,8 +199,8 @@ pub struct LabelArgs {
 pub struct Create {
     /// Slot to take; the first free of c1, c2, … when not given
     pub slot: Option<Slot>,
-    /// Memory limit in MiB
-    #[arg(long, value_name = "MIB", default_value_t = MEMORY_MIB_DEFAULT)]
+    /// Memory limit, such as 512M or 2G, from 128M to 64G; a bare number counts MiB
+    #[arg(long, value_name = "SIZE", default_value_t = MEMORY_MIB_DEFAULT, value_parser = memory_mib)]
     pub memory: u32,
     #[command(flatten)]
     pub labels: LabelArgs,
@@ -260,10 +221,15 @@ pub struct Ls {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = EXEC_AFTER_HELP)]
 pub struct Exec {
     /// Start it, print its id and return
     #[arg(short, long)]
     pub detach: bool,
+    /// Send what is piped in here, up to 2 MiB, to the command's standard input, which is empty otherwise; it is read
+    /// to its end before the command starts
+    #[arg(short = 'i', long)]
+    pub stdin: bool,
     /// Kill it after this running time, such as 90s, 5m or 1h; a bare number counts seconds
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub timeout: Option<Duration>,
@@ -271,7 +237,7 @@ pub struct Exec {
     #[arg(short, long)]
     pub user: Option<String>,
     /// Working directory; /workspace when not given
-    #[arg(short = 'w', long)]
+    #[arg(short = 'w', long, value_name = "DIR")]
     pub cwd: Option<String>,
     /// Environment variable; may be repeated
     #[arg(short, long = "env", value_name = "NAME=VALUE", value_parser = pair)]
@@ -283,21 +249,39 @@ pub struct Exec {
     pub key: KeyArg,
     #[command(flatten)]
     pub sandbox: One,
-    /// Program and its arguments
-    #[arg(last = true, required_unless_present = "script", value_name = "ARGV")]
+    /// Program and its arguments; all that follows the program is its own. Put `--` in front of a program that begins
+    /// with a dash
+    #[arg(trailing_var_arg = true, required_unless_present = "script", value_name = "ARGV")]
     pub argv: Vec<String>,
 }
+
+const EXEC_AFTER_HELP: &str = "\
+Without -i nothing is read here: the command's standard input is /dev/null, also where something is piped in.";
 
 #[derive(Debug, Args)]
 pub struct Logs {
     #[command(flatten)]
     pub sandbox: One,
     /// Execution, as printed by `exec --detach` and `ps`
-    #[arg(value_name = "EXECUTION")]
+    #[arg(value_name = "EXECUTION", value_parser = execution_id)]
     pub execution: ExecutionId,
     /// Go on until it ends
     #[arg(short, long)]
     pub follow: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Cancel {
+    #[command(flatten)]
+    pub sandbox: One,
+    /// Executions, as printed by `exec --detach` and `ps`
+    #[arg(value_name = "EXECUTION", required = true, value_parser = execution_id)]
+    pub executions: Vec<ExecutionId>,
+    /// Only send this signal, by name or number, to its processes, and don't wait for what they make of it
+    #[arg(short, long, value_name = "SIGNAL", value_parser = signal)]
+    pub signal: Option<i32>,
+    #[command(flatten)]
+    pub key: KeyArg,
 }
 
 #[derive(Debug, Args)]
@@ -316,7 +300,7 @@ pub struct Cp {
 #[derive(Debug, Args)]
 pub struct Rm {
     /// Sandboxes, as slot@generation
-    #[arg(value_name = "ID", required = true)]
+    #[arg(value_name = "ID", required = true, value_parser = sandbox_id)]
     pub ids: Vec<SandboxId>,
     #[command(flatten)]
     pub key: KeyArg,
@@ -380,8 +364,8 @@ pub struct SnapshotCreate {
     /// Name to find it by
     #[arg(long)]
     pub name: Option<String>,
-    /// What to capture
-    #[arg(long, value_enum, default_value_t = Mode::Memory)]
+    /// What to capture: `memory`, the whole running machine, or `filesystem`, its files alone
+    #[arg(long, value_enum, default_value_t = Mode::Memory, hide_possible_values = true)]
     pub mode: Mode,
     #[command(flatten)]
     pub labels: LabelArgs,
@@ -398,8 +382,8 @@ pub struct Fork {
     /// How many branches
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(FORK_COUNT_MAX)))]
     pub count: u32,
-    /// What to capture
-    #[arg(long, value_enum, default_value_t = Mode::Memory)]
+    /// What to capture: `memory`, the whole running machine, or `filesystem`, its files alone
+    #[arg(long, value_enum, default_value_t = Mode::Memory, hide_possible_values = true)]
     pub mode: Mode,
     /// Slots of the branches, separated by commas, as many as --count
     #[arg(long, value_delimiter = ',', value_name = "SLOT,…")]
@@ -472,13 +456,6 @@ pub enum OfReceipt {
     Sandbox(SandboxId),
 }
 
-fn of_receipt(text: &str) -> Result<OfReceipt, String> {
-    if text.starts_with("rcpt-") {
-        return text.parse().map(OfReceipt::Receipt).map_err(|e: IdError| e.to_string());
-    }
-    text.parse().map(OfReceipt::Sandbox).map_err(|e: IdError| e.to_string())
-}
-
 #[derive(Debug, Args)]
 pub struct Events {
     /// Go on until the server ends
@@ -516,16 +493,12 @@ pub enum Drills {
     One(remuda_rodeo::Drill),
 }
 
-fn drills(text: &str) -> Result<Drills, String> {
-    if text == "all" { Ok(Drills::All) } else { text.parse().map(Drills::One) }
-}
-
 #[derive(Debug, Args)]
 pub struct RodeoRun {
     /// Workload: `worker`, or a directory with a workload.toml
     pub workload: String,
-    /// What the branches are made from
-    #[arg(long, value_enum, default_value_t = Mode::Memory)]
+    /// What the branches are made from: `memory`, the whole running machine, or `filesystem`, its files alone
+    #[arg(long, value_enum, default_value_t = Mode::Memory, hide_possible_values = true)]
     pub mode: Mode,
     /// Seed of the jobs; the workload's own when not given
     #[arg(long)]
@@ -533,58 +506,4 @@ pub struct RodeoRun {
     /// Directory in which the run makes one for its evidence; ./evidence when not given
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-}
-
-fn pair(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("it must look like NAME=VALUE".to_owned()),
-    }
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    if let Ok(seconds) = text.parse() {
-        return Ok(Duration::from_secs(seconds));
-    }
-    let parsed = text.parse::<jiff::SignedDuration>().map_err(|e| e.to_string())?;
-    Duration::try_from(parsed).map_err(|_| "a time limit can't be negative".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    use super::*;
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn durations_and_pairs() {
-        assert_eq!(duration("90"), Ok(Duration::from_secs(90)));
-        assert_eq!(duration("5m"), Ok(Duration::from_secs(300)));
-        assert_eq!(duration("1h 30m"), Ok(Duration::from_secs(5400)));
-        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
-        assert!(duration("-5s").is_err() && duration("soon").is_err());
-        assert_eq!(pair("A=b=c"), Ok(("A".into(), "b=c".into())));
-        assert!(pair("=b").is_err() && pair("A").is_err());
-    }
-
-    #[test]
-    fn a_bare_slot_is_refused_with_the_reason() {
-        let error = Cli::try_parse_from(["remuda", "show", "c1"]).unwrap_err();
-        assert_eq!(error.exit_code(), 2);
-        assert!(error.to_string().contains("must name the generation too"), "{error}");
-    }
-
-    #[test]
-    fn exec_takes_a_program_or_a_script_and_not_both() {
-        let id = "c1@2026-10-08T12:00:00.000Z";
-        assert!(Cli::try_parse_from(["remuda", "exec", id, "--", "sh", "-c", "true"]).is_ok());
-        assert!(Cli::try_parse_from(["remuda", "exec", id, "-c", "true"]).is_ok());
-        assert!(Cli::try_parse_from(["remuda", "exec", id, "-c", "true", "--", "true"]).is_err());
-        assert!(Cli::try_parse_from(["remuda", "exec", id]).is_err());
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use remuda_client::{Client, ClientError, new_key};
+use remuda_client::{Client, ClientError, new_key, with_stdin};
 use remuda_types::wire::{CancelOperation, CancelResult, Execution, ExecutionList, StartExecution};
 use remuda_types::{ExecutionId, Key, SandboxId};
 
@@ -11,8 +11,8 @@ use crate::args::{Exec, Global, Logs};
 use crate::connection::connect;
 use crate::failure::{Failure, NEGATIVE};
 use crate::follow::{Stand, follow};
-use crate::print;
 use crate::signals::Signals;
+use crate::{print, stdin};
 
 /// The kind of operation that starts a command.
 const EXECUTE: &str = "execute";
@@ -22,7 +22,7 @@ const WAIT_SECONDS: u64 = 60;
 pub async fn run(global: &Global, args: Exec) -> anyhow::Result<u8> {
     let client = connect(global)?;
     let id = args.sandbox.id;
-    let request = StartExecution {
+    let mut request = StartExecution {
         command: args.script,
         argv: (!args.argv.is_empty()).then_some(args.argv),
         cwd: args.cwd,
@@ -31,6 +31,9 @@ pub async fn run(global: &Global, args: Exec) -> anyhow::Result<u8> {
         timeout_ms: args.timeout.map(|time| u64::try_from(time.as_millis())).transpose()?,
         ..StartExecution::default()
     };
+    if args.stdin {
+        request = with_stdin(request, stdin::read()?);
+    }
     // Before the start: a signal that comes while the command starts is for the command too.
     let mut signals = if args.detach { None } else { Some(Signals::take()?) };
     let key = match args.key.key {

@@ -1,6 +1,7 @@
 //! The commands, one file a group. Each gives the exit code or the error that says why it did not succeed.
 
 mod access;
+mod cancel;
 mod drill;
 mod exec;
 mod files;
@@ -33,6 +34,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Exec(args) => exec::run(global, args).await,
         Command::Ps(args) => exec::list(global, &args.id).await,
         Command::Logs(args) => exec::logs(global, &args).await,
+        Command::Cancel(args) => cancel::run(global, args).await,
         Command::Cp(args) => files::copy(global, args).await,
         Command::Snapshot(command) => snapshots::run(global, command).await,
         Command::Fork(args) => snapshots::fork(global, args).await,

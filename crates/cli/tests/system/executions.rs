@@ -55,3 +55,38 @@ fn a_detached_command_can_be_found_and_followed() {
     assert_eq!(list["executions"][0]["exit_code"], 4);
     assert!(server.run(&["ps", &id]).line().contains(&execution));
 }
+
+#[test]
+fn a_detached_command_can_be_cancelled_or_signalled() {
+    let server = Server::start();
+    let id = server.create();
+    let start = |script: &str| {
+        let execution = server.run(&["exec", "-d", &id, "-c", script]).line();
+        let mut followed = server.command(&["logs", "-f", &id, &execution]).stdout(Stdio::piped()).spawn().unwrap();
+        assert_eq!(read_line(followed.stdout.as_mut().unwrap()), "ready\n");
+        (execution, followed)
+    };
+    let (trapping, mut followed) = start("trap 'exit 5' USR1; echo ready; while :; do sleep 0.05; done");
+    let told = server.run(&["cancel", &id, &trapping, "--signal", "SIGUSR1"]).line();
+    assert_eq!(told, format!("{trapping} got signal 10"));
+    followed.wait().unwrap();
+    server.run(&["cancel", &id, &trapping, "-s", "10"]).failed(1, "execution_not_running");
+    assert_eq!(server.run(&["cancel", &id, &trapping]).line(), format!("{trapping} had ended before: exited"));
+
+    let sleeping = "echo ready; sleep 600 & sleep 600";
+    let ((first, mut one), (second, mut two)) = (start(sleeping), start(sleeping));
+    let told = server.run(&["cancel", &id, &first, &second, "--key", "both"]).line();
+    assert_eq!(told, format!("{first} cancelled\n{second} cancelled"));
+    one.wait().unwrap();
+    two.wait().unwrap();
+    let json = server.run(&["cancel", "--json", &id, &first]).json();
+    assert_eq!((&json[0]["state"], &json[0]["exit_code"]), (&"cancelled".into(), &137.into()));
+    assert_eq!(server.run(&["exec", &id, "-c", "pgrep -x sleep || true"]).line(), "", "the whole group has ended");
+
+    let absent = "exec-aaaaaaaaaaaaaaaaaaaa";
+    let (third, mut three) = start(sleeping);
+    let some = server.run(&["cancel", &id, absent, &third]);
+    some.failed(1, "execution_not_found");
+    assert_eq!(text(&some.stdout), format!("{third} cancelled\n"), "one does not keep the others");
+    three.wait().unwrap();
+}

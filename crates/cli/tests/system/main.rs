@@ -17,6 +17,7 @@ mod files;
 mod full_disk;
 mod guest_files;
 mod hostile;
+mod input;
 mod keys;
 mod receipts;
 mod refused_checkpoint;

@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::process::Stdio;
 
-use crate::world::{Answer, Server, processes_naming, remuda};
+use rustix::process::Signal;
+
+use crate::world::{Answer, Server, end, processes_naming, read_line, remuda, set_up};
 
 #[test]
 fn the_key_is_shown_once_and_opens_tcp() {
@@ -26,7 +29,9 @@ fn the_key_is_shown_once_and_opens_tcp() {
     };
     assert_eq!(remote(&key).json()["sandboxes"], serde_json::json!([]));
     assert_eq!(remote(&format!("mb_{}", &key[4..])).code, 0);
-    remote(&format!("rmd_{}", "0".repeat(64))).failed(2, "unauthorized");
+    let wrong = remote(&format!("rmd_{}", "0".repeat(64)));
+    wrong.failed(2, "unauthorized");
+    assert!(wrong.stderr.contains("remedy: set REMUDA_API_KEY"), "{}", wrong.stderr);
     assert_eq!(server.run(&["ls"]).code, 0, "the socket needs none");
     assert_eq!(server.end(), 0);
     assert!(!data_dir.join("remuda.sock").exists());
@@ -63,4 +68,35 @@ fn a_server_that_ends_takes_its_sandboxes_with_it() {
     assert!(!mounts.contains(&data_dir), "mounts are left");
     let left = processes_naming(&data_dir);
     assert!(left.is_empty(), "processes are left: {left:?}");
+}
+
+#[test]
+fn a_parent_that_ignores_the_ends_of_its_children_is_no_trouble() {
+    set_up();
+    let directory = tempfile::Builder::new().prefix("remuda-test-").tempdir_in("/var/tmp").unwrap();
+    let data_dir = directory.path().join("data");
+    let serve = remuda();
+    let mut process = std::process::Command::new("sh")
+        .args(["-c", "trap '' CHLD; exec \"$0\" serve --listen 127.0.0.1:0 --data-dir \"$1\""])
+        .arg(serve.get_program())
+        .arg(&data_dir)
+        .env_remove("REMUDA_URL")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = process.stdout.take().unwrap();
+    let mut line = read_line(&mut stdout);
+    while !line.is_empty() && !line.starts_with("listening on http") {
+        line = read_line(&mut stdout);
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap_or_default();
+    let run = |args: &[&str]| Answer::of(remuda().arg("--data-dir").arg(&data_dir).args(args).output().unwrap());
+    let told = if line.is_empty() { None } else { Some(run(&["create", "--memory", "512"])) };
+    let code = end(&mut process, Signal::TERM);
+    assert!(told.is_some(), "it did not come up");
+    told.unwrap().line();
+    assert_eq!(code, 0);
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    assert_eq!(u64::from_str_radix(ignored.trim(), 16).unwrap() & (1 << 16), 0, "SIGCHLD is ignored: {ignored}");
 }

@@ -3,10 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use remuda_guest_proto::{Program, Reply, Request, Spawn};
 use remuda_journal::Reservation;
-use remuda_types::limits::{COMMAND_BYTES_MAX, ENV_VARS_MAX, EXECUTION_TIMEOUT_MS_MAX, PATH_BYTES_MAX, WAIT_MS_MAX};
+use remuda_types::limits::{
+    COMMAND_BYTES_MAX, ENV_VARS_MAX, EXECUTION_TIMEOUT_MS_MAX, PATH_BYTES_MAX, STDIN_BYTES_MAX, WAIT_MS_MAX,
+};
 use remuda_types::wire::{Execution, StartExecution};
 use remuda_types::{Error, ErrorCode, ExecutionId, SandboxId};
 use serde::{Deserialize, Serialize};
@@ -100,7 +104,7 @@ pub(crate) struct Spawning {
     live: Arc<Live>,
     execution: Arc<ExecutionCell>,
     spawn: Spawn,
-    stdin: Option<String>,
+    stdin: Option<Bytes>,
     timeout_ms: Option<u64>,
 }
 
@@ -108,6 +112,7 @@ impl Spawning {
     fn of(cell: &Arc<SandboxCell>, request: StartExecution) -> Result<Spawning, Error> {
         let (program, command) = program(&request)?;
         check(&request)?;
+        let stdin = input(&request)?;
         let live = cell.live()?.clone();
         let effect = next_effect();
         let execution = cell.executions.prepare(Head {
@@ -127,11 +132,11 @@ impl Spawning {
             cwd: request.cwd.unwrap_or_else(|| CWD_DEFAULT.into()),
             env: request.env,
             user: request.user.unwrap_or_else(|| USER_DEFAULT.into()),
-            stdin: request.stdin.is_some(),
+            stdin: stdin.is_some(),
             grace_ms: GRACE_MS,
         };
         let (cell, timeout_ms) = (cell.clone(), request.timeout_ms);
-        Ok(Spawning { cell, live, execution, spawn, stdin: request.stdin, timeout_ms })
+        Ok(Spawning { cell, live, execution, spawn, stdin, timeout_ms })
     }
 
     fn doc(&self) -> ExecutionDoc {
@@ -154,8 +159,8 @@ impl Spawning {
         let result = match live.channel.call_on(channel, Request::Spawn(spawn)).await {
             Ok(Reply::Spawned { pid }) => {
                 execution.spawned(pid);
-                if let Some(text) = stdin {
-                    feed(&live, channel, text);
+                if let Some(bytes) = stdin {
+                    feed(&live, channel, bytes);
                 }
                 Ok(())
             }
@@ -182,11 +187,11 @@ impl Spawning {
 }
 
 /// Sends a program its input and closes it.
-fn feed(live: &Arc<Live>, channel: u32, text: String) {
+fn feed(live: &Arc<Live>, channel: u32, bytes: Bytes) {
     let live = live.clone();
     tokio::spawn(async move {
         // A program that ends without reading all of it is no error.
-        let _ = Feed::run(&live.channel, channel, Bytes::from(text)).await;
+        let _ = Feed::run(&live.channel, channel, bytes).await;
     });
 }
 
@@ -328,6 +333,27 @@ fn program(request: &StartExecution) -> Result<(Program, Vec<String>), Error> {
         (None, Some(_)) => Err(Error::new(ErrorCode::InvalidRequest, "argv is empty or names no program")),
         _ => Err(Error::new(ErrorCode::InvalidRequest, "give exactly one of command (a script) and argv")),
     }
+}
+
+/// What its standard input is given; none where that is empty from the start.
+fn input(request: &StartExecution) -> Result<Option<Bytes>, Error> {
+    let bytes = match (&request.stdin, &request.stdin_base64) {
+        (None, None) => return Ok(None),
+        (Some(text), None) => Bytes::from(text.clone()),
+        (None, Some(encoded)) => {
+            let wrong = |e| Error::new(ErrorCode::InvalidRequest, "stdin_base64 is no base64").cause(e);
+            Bytes::from(BASE64.decode(encoded).map_err(wrong)?)
+        }
+        (Some(_), Some(_)) => {
+            return Err(Error::new(ErrorCode::InvalidRequest, "give at most one of stdin (a text) and stdin_base64"));
+        }
+    };
+    if bytes.len() > STDIN_BYTES_MAX {
+        return Err(Error::new(ErrorCode::TooLarge, format!("the input for the command is {} bytes", bytes.len()))
+            .remedy(format!("at most {STDIN_BYTES_MAX} are allowed; put it into a file first, and read that"))
+            .detail("limit", "stdin_bytes_max"));
+    }
+    Ok(Some(bytes))
 }
 
 fn check(request: &StartExecution) -> Result<(), Error> {

@@ -39,6 +39,7 @@ impl Platform {
             ("disk_low_water_bytes", limits::DISK_LOW_WATER_BYTES),
             ("labels_max", limits::LABELS_MAX as u64),
             ("memory_mib_default", u64::from(limits::MEMORY_MIB_DEFAULT)),
+            ("memory_mib_min", u64::from(limits::MEMORY_MIB_MIN)),
             ("memory_mib_max", u64::from(limits::MEMORY_MIB_MAX)),
             ("output_head_bytes", limits::OUTPUT_HEAD_BYTES as u64),
             ("output_sandbox_bytes_max", limits::EXECUTION_OUTPUT_SANDBOX_BYTES_MAX),
@@ -49,6 +50,7 @@ impl Platform {
             ("records_page_max", limits::RECORDS_PAGE_MAX as u64),
             ("request_body_bytes_max", limits::REQUEST_BODY_BYTES_MAX as u64),
             ("sandboxes_max", limits::SANDBOXES_MAX as u64),
+            ("stdin_bytes_max", limits::STDIN_BYTES_MAX as u64),
             ("wait_ms_max", limits::WAIT_MS_MAX),
         ];
         Capabilities {

@@ -33,9 +33,12 @@ pub struct StartExecution {
     /// How long this call waits for the end, in milliseconds; 0 or absent returns at once. The execution goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
-    /// Text given to its standard input, which is `/dev/null` when absent.
+    /// Text given to its standard input, which is `/dev/null` when absent; at most 2 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
+    /// The same in base64, for input that is no text; at most 2 MiB once decoded. Give one of the two at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin_base64: Option<String>,
 }
 
 /// One execution.

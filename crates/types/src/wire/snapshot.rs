@@ -88,7 +88,7 @@ pub struct Snapshot {
     pub connections_dropped: Option<u32>,
     /// Bytes captured: the layer's files and the memory image.
     pub bytes: u64,
-    /// What the capture left out, one sentence each.
+    /// What the capture left out of what was there, one sentence each.
     #[serde(default)]
     pub excluded: Vec<String>,
     /// Whether its memory image is still kept; a fork's own snapshot loses it once all branches are bound.

@@ -1,0 +1,83 @@
+//! How values on the command line are read. What is wrong with one must be said with what it should look like.
+
+use std::time::Duration;
+
+use remuda_types::limits::{MEMORY_MIB_MAX, MEMORY_MIB_MIN};
+use remuda_types::{ExecutionId, IdError, OperationId, ReceiptId, SandboxId, SnapshotId};
+
+use super::{Drills, OfReceipt};
+
+/// What a sandbox's id looks like, for those who gave something else.
+const SANDBOX_EXAMPLE: &str = "c1@2026-10-08T12:00:00.000Z";
+
+/// A sandbox. Ids of other things are told apart from slots: what stands there stands in the wrong place.
+pub fn sandbox_id(text: &str) -> Result<SandboxId, String> {
+    let is = |prefix: &str| text.starts_with(prefix) && !text.contains('@');
+    if text.parse::<ExecutionId>().is_ok() || is(ExecutionId::PREFIX) {
+        return Err(format!("it looks like an execution, whose sandbox stands before it: {SANDBOX_EXAMPLE} {text}"));
+    }
+    if is(SnapshotId::PREFIX) || is(OperationId::PREFIX) || is(ReceiptId::PREFIX) {
+        return Err(format!("it is not a sandbox; one looks like {SANDBOX_EXAMPLE}"));
+    }
+    text.parse().map_err(|e: IdError| e.to_string())
+}
+
+/// An execution.
+pub fn execution_id(text: &str) -> Result<ExecutionId, String> {
+    if text.parse::<SandboxId>().is_ok() {
+        return Err("it is a sandbox; an execution stands after its sandbox and looks like exec-…".to_owned());
+    }
+    text.parse().map_err(|e: IdError| e.to_string())
+}
+
+pub fn of_receipt(text: &str) -> Result<OfReceipt, String> {
+    if text.starts_with(ReceiptId::PREFIX) {
+        return text.parse().map(OfReceipt::Receipt).map_err(|e: IdError| e.to_string());
+    }
+    sandbox_id(text).map(OfReceipt::Sandbox)
+}
+
+pub fn drills(text: &str) -> Result<Drills, String> {
+    if text == "all" { Ok(Drills::All) } else { text.parse().map(Drills::One) }
+}
+
+pub fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("it must look like NAME=VALUE".to_owned()),
+    }
+}
+
+/// A length of time, more than none.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "it must look like 90s, 5m or 1h 30m, or be a number of seconds, and more than nothing".to_owned();
+    let parsed = match text.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let signed = text.parse::<jiff::SignedDuration>().map_err(|_| wrong())?;
+            Duration::try_from(signed).map_err(|_| wrong())?
+        }
+    };
+    if parsed.is_zero() { Err(wrong()) } else { Ok(parsed) }
+}
+
+/// An amount of memory in MiB, within the limits of a sandbox. Units are powers of 1024.
+pub fn memory_mib(text: &str) -> Result<u32, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = text[digits.len()..].to_ascii_uppercase();
+    let kib_each: u64 = match unit.strip_suffix("IB").or(unit.strip_suffix('B')).unwrap_or(&unit) {
+        "K" => 1,
+        "" if unit.is_empty() => 1 << 10,
+        "M" => 1 << 10,
+        "G" => 1 << 20,
+        "T" => 1 << 30,
+        _ => return Err("it must look like 512M or 2G, or be a number of MiB".to_owned()),
+    };
+    let number: u64 =
+        digits.parse().map_err(|_| "it must be a whole number with K, M or G, or a number of MiB".to_owned())?;
+    let mib = number.saturating_mul(kib_each) / 1024;
+    match u32::try_from(mib) {
+        Ok(mib) if (MEMORY_MIB_MIN..=MEMORY_MIB_MAX).contains(&mib) => Ok(mib),
+        _ => Err(format!("it must be {MEMORY_MIB_MIN}M to {}G; a bare number counts MiB", MEMORY_MIB_MAX >> 10)),
+    }
+}
