@@ -1,6 +1,7 @@
 //! The command line as types. Must do nothing but name and check what was given.
 
 mod access;
+mod help;
 mod signal;
 #[cfg(test)]
 mod tests;
@@ -12,7 +13,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use remuda_types::limits::{FORK_COUNT_MAX, MEMORY_MIB_DEFAULT};
 use remuda_types::{ExecutionId, QuotaLimits, QuotaSetting, ReceiptId, SandboxId, Slot, SnapshotMode};
 
@@ -39,7 +40,8 @@ Exit codes: 0 done, 1 a negative result, 2 wrong usage or input, 3 the machine i
 impl Cli {
     /// What this process was called with. Ends it where that is not understood, or help is asked for.
     pub fn read() -> Cli {
-        let mut cli = Cli::parse();
+        let matches = help::command().get_matches();
+        let mut cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         let global = &mut cli.global;
         global.url = global.url.take().or_else(|| Some(from_environment("REMUDA_URL")?.to_string_lossy().into()));
         cli
@@ -386,7 +388,7 @@ pub struct Fork {
     #[arg(long, value_enum, default_value_t = Mode::Memory, hide_possible_values = true)]
     pub mode: Mode,
     /// Slots of the branches, separated by commas, as many as --count
-    #[arg(long, value_delimiter = ',', value_name = "SLOT,…")]
+    #[arg(long, alias = "slot", value_delimiter = ',', value_name = "SLOT,…")]
     pub slots: Option<Vec<Slot>>,
     #[command(flatten)]
     pub labels: LabelArgs,

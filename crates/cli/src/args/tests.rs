@@ -28,6 +28,32 @@ fn the_command_line_is_consistent() {
 }
 
 #[test]
+fn help_shows_what_a_command_uses_and_all_is_accepted() {
+    help::command().debug_assert();
+    let help = |path: &[&str]| {
+        let words = ["remuda"].iter().chain(path).chain(&["--help"]);
+        help::command().try_get_matches_from(words).unwrap_err().to_string()
+    };
+    for (path, shown, hidden) in [
+        (&["ls"][..], &["--url", "--data-dir"][..], &["--cache-dir"][..]),
+        (&["snapshot", "create"], &["--url", "--data-dir"], &["--cache-dir"]),
+        (&["serve"], &["--data-dir", "--cache-dir"], &["--url"]),
+        (&["rodeo", "run"], &["--url", "--data-dir", "--cache-dir"], &[]),
+        (&["rodeo", "drill"], &["--cache-dir"], &["--url", "--data-dir"]),
+    ] {
+        let text = help(path);
+        assert!(shown.iter().all(|option| text.contains(option)), "{text}");
+        assert!(!hidden.iter().any(|option| text.contains(option)), "{text}");
+    }
+    for words in [&["ls", "--cache-dir", "/c"][..], &["--cache-dir", "/c", "snapshot", "ls"]] {
+        let matches = help::command().try_get_matches_from(["remuda"].iter().chain(words)).unwrap();
+        assert_eq!(Cli::from_arg_matches(&matches).unwrap().global.cache_dir.to_str(), Some("/c"), "{words:?}");
+    }
+    let matches = help::command().try_get_matches_from(["remuda", "serve", "--data-dir", "/d"]).unwrap();
+    assert_eq!(Cli::from_arg_matches(&matches).unwrap().global.data_dir.to_str(), Some("/d"));
+}
+
+#[test]
 fn durations_and_pairs() {
     assert_eq!(duration("90"), Ok(Duration::from_secs(90)));
     assert_eq!(duration("5m"), Ok(Duration::from_secs(300)));
