@@ -11,6 +11,12 @@ pub(crate) fn now_unix_ms() -> i64 {
     jiff::Timestamp::now().as_millisecond()
 }
 
+/// A length of time as the API tells it: in milliseconds, to the microsecond.
+pub(crate) fn milliseconds(time: Duration) -> f64 {
+    // Divided and not multiplied, so that it is written with three digits at most.
+    time.as_micros() as f64 / 1e3
+}
+
 /// Random bytes from the kernel.
 pub(crate) fn entropy<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
@@ -88,6 +94,15 @@ impl Ticking {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_told_with_three_digits_at_most() {
+        for (nanoseconds, told) in [(0, "0.0"), (65_009_109, "65.009"), (1_234_567_891, "1234.567"), (1_000_000, "1.0")]
+        {
+            let time = milliseconds(Duration::from_nanos(nanoseconds));
+            assert_eq!(serde_json::to_string(&time).unwrap(), told);
+        }
+    }
 
     #[tokio::test]
     async fn a_pause_does_not_count() {

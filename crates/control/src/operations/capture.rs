@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::access::Action;
 use crate::caller::Caller;
 use crate::channel::Silence;
-use crate::clock::{id_entropy, now_unix_ms};
+use crate::clock::{id_entropy, milliseconds, now_unix_ms};
 use crate::driver::{CaptureLease, Live};
 use crate::events;
 use crate::executions::{CarriedExecution, flush_carried};
@@ -199,7 +199,7 @@ impl Capture {
         inner.carried = carried;
         let doc = &mut inner.doc;
         doc.shown.state = SnapshotState::Verifying;
-        doc.shown.pause_ms = Some(captured.paused.as_secs_f64() * 1e3);
+        doc.shown.pause_ms = Some(milliseconds(captured.paused));
         doc.shown.connections_dropped = connections;
         if with_memory {
             doc.shown.excluded = without_connections(connections);

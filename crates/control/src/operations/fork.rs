@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::access::Action;
 use crate::caller::Caller;
+use crate::clock::milliseconds;
 use crate::ledger::{self, Entry};
 use crate::operation::{Ended, Operation, Work, canonical, operate_part, refused};
 use crate::operations::capture::{self, Capture, Wanted};
@@ -77,7 +78,7 @@ impl Operation for ForkOnce {
             let changes = capture::fail(platform, &snapshot, &error).await;
             return Ended::failed(error, changes);
         }
-        let captured_ms = self.start.elapsed().as_secs_f64() * 1e3;
+        let captured_ms = milliseconds(self.start.elapsed());
         branch_out(platform, work, &self, &snapshot, slots, captured_ms).await
     }
 }
@@ -91,7 +92,7 @@ pub(crate) async fn branch_out(
     slots: Vec<Option<Slot>>,
     captured_ms: f64,
 ) -> Ended<Fork> {
-    let since = || fork.start.elapsed().as_secs_f64() * 1e3;
+    let since = || milliseconds(fork.start.elapsed());
     let reading = Reading::begin(snapshot);
     let branches = slots.into_iter().enumerate().map(|(number, slot)| {
         let branch = Branch {
