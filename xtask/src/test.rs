@@ -16,9 +16,11 @@ use crate::tools;
 pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
     let mut steps = Steps::new(8);
     let before = Inventory::take();
-    steps.step("this machine: root, git, rustfmt, clippy", || {
+    steps.step("this machine: root, git, curl, rustfmt, clippy", || {
         tools::need_root()?;
         tools::need_program("git", "git")?;
+        // The README's tour reaches into sandboxes with it.
+        tools::need_program("curl", "curl")?;
         tools::need_component("fmt", "rustfmt")?;
         tools::need_component("clippy", "clippy")?;
         before.mention();

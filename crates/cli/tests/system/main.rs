@@ -24,5 +24,6 @@ mod refused_checkpoint;
 mod retries;
 mod server;
 mod server_end;
+mod tour;
 mod usage;
 mod world;
