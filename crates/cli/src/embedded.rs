@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::data_dir::DataDir;
 use crate::failure::{Failure, NEGATIVE};
-use crate::local_server::LocalServer;
+use crate::local_server::{AtEnd, LocalServer};
 use crate::parts;
 
 /// What the directories of embedded servers are called.
@@ -40,7 +40,8 @@ impl Embedded {
             let data_dir = DataDir::claim(directory.path())?;
             (directory, data_dir)
         };
-        Ok(Embedded { server: LocalServer::start(data_dir, parts, QuotaLimits::default(), None).await?, directory })
+        let server = LocalServer::start(data_dir, parts, QuotaLimits::default(), None, AtEnd::Remove).await?;
+        Ok(Embedded { server, directory })
     }
 
     /// A client of it.
@@ -100,7 +101,8 @@ async fn sweep(root: &Path, parts: &Parts) {
         let Ok(data_dir) = DataDir::claim(&path) else { continue };
         let swept = async {
             // Opening finds the sandboxes that are left; ending is what every server does with its own.
-            LocalServer::start(data_dir, parts.clone(), QuotaLimits::default(), None).await?.end().await?;
+            let parts = parts.clone();
+            LocalServer::start(data_dir, parts, QuotaLimits::default(), None, AtEnd::Remove).await?.end().await?;
             Ok::<_, anyhow::Error>(fs::remove_dir_all(&path)?)
         };
         if let Err(error) = swept.await {

@@ -1,5 +1,5 @@
 //! A server in this process: the platform on a data directory, and the gateway in front of it.
-//! Must end whole: when `end` returns, no sandbox, socket or request of it is left.
+//! Must end whole: when `end` returns, no socket or request of it is left, and of an ephemeral one no sandbox either.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -19,9 +19,19 @@ use tokio_util::sync::CancellationToken;
 use crate::data_dir::{DataDir, socket_of};
 use crate::failure::{Failure, NEGATIVE, NOT_READY};
 
+/// What becomes of sandboxes and snapshots when their server ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtEnd {
+    /// They go on and stay; the next server on the data directory takes them over.
+    Keep,
+    /// They are ended and removed.
+    Remove,
+}
+
 /// A running server.
 pub struct LocalServer {
     platform: Platform,
+    at_end: AtEnd,
     data_dir: DataDir,
     listeners: JoinSet<()>,
     shutdown: CancellationToken,
@@ -34,6 +44,7 @@ impl LocalServer {
         parts: Parts,
         quotas: QuotaLimits,
         tcp: Option<TcpListener>,
+        at_end: AtEnd,
     ) -> anyhow::Result<Self> {
         crate::open_files::allow_all();
         let path = data_dir.path().to_owned();
@@ -44,8 +55,8 @@ impl LocalServer {
         let unix = match bind(&socket) {
             Ok(listener) => listener,
             Err(e) => {
-                // Nothing runs yet, so there is nothing that its end could tell beside the error that led here.
-                let _ = platform.shut_down().await;
+                // There is nothing that its end could tell beside the error that led here.
+                let _ = platform.close().await;
                 return Err(e).with_context(|| format!("failed to listen on {}", socket.display()));
             }
         };
@@ -54,7 +65,7 @@ impl LocalServer {
         if let Some(listener) = tcp {
             listeners.spawn(serve_tcp(listener, platform.clone(), shutdown.clone()));
         }
-        Ok(LocalServer { platform, data_dir, listeners, shutdown })
+        Ok(LocalServer { platform, at_end, data_dir, listeners, shutdown })
     }
 
     /// The secret of the first access key, on a server's first start and never again.
@@ -78,11 +89,14 @@ impl LocalServer {
         socket_of(self.data_dir.path())
     }
 
-    /// Ends its sandboxes and then itself. Waiting requests are answered, since what they wait for ends too. It ends
-    /// also where something could not be removed; that is the error then.
+    /// Ends it, and its sandboxes where they are to end with it. Waiting requests are answered with what there is. It
+    /// ends also where something could not be removed; that is the error then.
     pub async fn end(mut self) -> anyhow::Result<()> {
         self.shutdown.cancel();
-        let ended = self.platform.shut_down().await;
+        let ended = match self.at_end {
+            AtEnd::Keep => self.platform.close().await,
+            AtEnd::Remove => self.platform.shut_down().await,
+        };
         while self.listeners.join_next().await.is_some() {}
         if let Err(error) = fs::remove_file(self.socket()) {
             tracing::warn!(%error, socket = %self.socket().display(), "the socket could not be removed");

@@ -5,35 +5,30 @@ use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use remuda_engine as engine;
-use remuda_engine::{Limits, MachineSpec, MemoryImage};
-use remuda_guest_proto::{Bind, Bound, Request, ResumeAt};
-use remuda_types::limits::{CPUS_DEFAULT, PROCESSES_DEFAULT};
+use remuda_engine::{Limits, MachineSpec};
+use remuda_guest_proto::{Bound, Request, ResumeAt};
+use remuda_types::limits::CPUS_DEFAULT;
 use remuda_types::{Error, ErrorCode, ExecutionId, SandboxState, SnapshotId};
 
 use crate::channel::Channel;
 use crate::clock::{RunningClock, entropy, id_entropy, now_unix_ms};
-use crate::driver::{Driver, Live};
-use crate::executions::{CarriedExecution, ExecutionCell};
+use crate::driver::{Driver, Live, Standing};
+use crate::executions::ExecutionCell;
+use crate::heir::Heir;
 use crate::operations::execute;
 use crate::platform::Platform;
-use crate::records::ExecutionDoc;
-use crate::registry::SandboxCell;
+use crate::registry::{Memory, SandboxCell};
 
 /// What a machine is filled with.
 pub(crate) enum Life {
     /// Fresh processes.
-    Fresh {
-        /// The snapshot whose files it stands on, if any.
-        snapshot: Option<SnapshotId>,
-    },
+    Fresh,
     /// A captured machine.
     Restored {
         /// Which snapshot it is.
         snapshot: SnapshotId,
         /// Its memory.
-        image: Arc<MemoryImage>,
-        /// Executions that ran in it.
-        carried: Vec<CarriedExecution>,
+        memory: Memory,
     },
 }
 
@@ -69,12 +64,13 @@ async fn try_boot(platform: &Platform, cell: &Arc<SandboxCell>, life: Life) -> R
         limits: Limits { memory_bytes: u64::from(cell.spec.memory_mib) << 20, cpus: CPUS_DEFAULT },
     };
     let start = Instant::now();
-    let (snapshot, carried, filling) = match life {
-        Life::Fresh { snapshot } => (snapshot, Vec::new(), engine::Life::Fresh),
-        Life::Restored { snapshot, image, carried } => {
+    let (carried_in, carried, unbound, filling) = match life {
+        Life::Fresh => (None, Vec::new(), false, engine::Life::Fresh),
+        Life::Restored { snapshot, memory: Memory { image, carried, unbound } } => {
             let files = tokio::task::spawn_blocking(move || image.open()).await;
             let files = files.map_err(|e| Error::new(ErrorCode::Internal, "a task ended").cause(e))?;
-            (Some(snapshot), carried, engine::Life::Restored(files.map_err(failed)?))
+            let carried_in = platform.execution_places().snapshot(&snapshot);
+            (Some(carried_in), carried, unbound, engine::Life::Restored(files.map_err(failed)?))
         }
     };
     let site = platform.engine().prepare(&spec).await.map_err(failed)?;
@@ -82,45 +78,53 @@ async fn try_boot(platform: &Platform, cell: &Arc<SandboxCell>, life: Life) -> R
     let prepared = start.elapsed();
     // Before the agent may say a word: where the output of what already runs in there goes.
     let mut branched = Vec::new();
-    let carried_in = snapshot.as_ref().map(|snapshot| platform.execution_places().snapshot(snapshot));
     for (carried, carried_in) in carried.iter().zip(carried_in.iter().cycle()) {
         let id = ExecutionId::from_entropy(id_entropy()?);
         let execution = cell.executions.branched(id, cell.id.clone(), carried, carried_in)?;
         channel.attach_execution(carried.channel, execution.clone());
         branched.push(execution);
     }
-    let bind = Bind {
-        sandbox: cell.id.to_string(),
-        uid: cell.uid.to_string(),
-        hostname: cell.id.slot.to_string(),
-        machine_id: hex(&entropy::<16>()?),
-        snapshot: snapshot.map(|s| s.to_string()),
-        now_unix_ms: now_unix_ms(),
-        executions: carried.iter().map(|c| ResumeAt { channel: c.channel, have: c.have() }).collect(),
-        processes_max: PROCESSES_DEFAULT,
-    };
+    let resume = carried.iter().map(|c| ResumeAt { channel: c.channel, have: c.have() }).collect();
+    let identity = Heir::of(cell).identity(resume);
     // Written before there is anybody to read it: the first thing the agent does is to take its identity.
-    let mut binding = std::pin::pin!(channel.bind(bind));
+    let mut binding = std::pin::pin!(async {
+        // The longer way costs a megabyte of zeros; a copy of a machine that was bound needs none.
+        if unbound { channel.rebind(identity).await } else { channel.bind(identity).await }
+    });
     let mut raising = std::pin::pin!(site.raise(filling));
     let (machine, early) = tokio::select! {
         machine = &mut raising => (machine.map_err(failed)?, None),
         bound = &mut binding => (raising.await.map_err(failed)?, Some(bound)),
     };
     let alive = start.elapsed();
-    // The agent dies with the machine: an end is known at once, not after the time-out.
+    let live = Arc::new(Live::of(machine, channel.clone(), RunningClock::started()).map_err(failed)?);
+    // Written down before anybody hears that it runs, so that a later server takes it over, and beside the bind.
+    let host = live.host_record(true);
+    let recording = cell.records.raised(&host);
     let bound = match early {
-        Some(bound) => bound,
-        None => tokio::select! {
-            bound = binding => bound,
-            _ = machine.ended() => {
-                return Err(Error::new(ErrorCode::EngineFailed, format!("the processes of {} ended at once", cell.id)));
-            }
-        },
+        Some(bound) => {
+            recording.await?;
+            bound
+        }
+        None => {
+            // The agent dies with the machine: an end is known at once, not after the time-out.
+            let bound = async {
+                tokio::select! {
+                    bound = binding => Ok(bound),
+                    _ = live.machine.ended() => {
+                        let message = format!("the processes of {} ended at once", cell.id);
+                        Err(Error::new(ErrorCode::EngineFailed, message))
+                    }
+                }
+            };
+            let (recorded, bound) = tokio::join!(recording, bound);
+            recorded?;
+            bound?
+        }
     };
     let bound = bound.map_err(|e| crate::errors::channel(&cell.id, e))?;
-    let live = Arc::new(Live { machine, channel: channel.clone(), clock: RunningClock::started() });
     adopt(&live, cell, &bound, branched).await?;
-    let driver = Driver::start(cell, live.clone());
+    let driver = Driver::start(cell, live.clone(), Standing::bound());
     if cell.running.set((live, driver)).is_err() {
         return Err(Error::new(ErrorCode::Internal, format!("{} was started twice", cell.id)));
     }
@@ -140,11 +144,9 @@ async fn adopt(
     for execution in branched {
         if bound.executions.iter().any(|report| report.channel == execution.channel) {
             cell.executions.admit(execution.clone())?;
-            let (shown, channel) = (execution.show(), execution.channel);
-            // It was spawned by nobody here: no effect has the number 0.
-            let doc = ExecutionDoc { shown, channel, effect: 0, timeout_ms: None };
+            let doc = execute::document_of(&execution);
             cell.records.soon(cell.records.execution(&doc).into_iter().collect()).await;
-            execute::mind(cell, live.clone(), execution, doc, None);
+            execute::mind(&cell.records, live.clone(), execution);
         } else {
             live.channel.detach(execution.channel);
             execution.sandbox_ended(false);
@@ -159,14 +161,4 @@ async fn adopt(
         }
     }
     Ok(())
-}
-
-/// Lower-case hex.
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::new(), |mut text, b| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{b:02x}");
-        text
-    })
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use remuda_types::ids::UID_LEN;
 use remuda_types::{Error, ErrorCode};
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 /// Unix time in milliseconds. May step back; generations are made to grow all the same.
@@ -40,6 +41,17 @@ pub(crate) struct RunningClock {
     state: watch::Sender<Ticking>,
 }
 
+/// A running clock as it is written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ClockReading {
+    /// Running time in milliseconds, up to `at_unix_ms`.
+    pub(crate) ran_ms: u64,
+    /// When it was read, in Unix milliseconds.
+    pub(crate) at_unix_ms: i64,
+    /// Whether the machine ran from then on.
+    pub(crate) running: bool,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Ticking {
     /// Running time up to `since`.
@@ -51,6 +63,29 @@ struct Ticking {
 impl RunningClock {
     pub(crate) fn started() -> Self {
         RunningClock { state: watch::Sender::new(Ticking { before: Duration::ZERO, since: Some(Instant::now()) }) }
+    }
+
+    /// Of a machine that an earlier server raised, from what was recorded then. What passed since counts where it ran.
+    pub(crate) fn from_reading(reading: ClockReading, now_unix_ms: i64) -> Self {
+        let before = Duration::from_millis(reading.ran_ms);
+        let state = if reading.running {
+            // The wall clock is all that both servers know; one that stepped back counts nothing.
+            let since = u64::try_from(now_unix_ms - reading.at_unix_ms).unwrap_or(0);
+            Ticking { before: before + Duration::from_millis(since), since: Some(Instant::now()) }
+        } else {
+            Ticking { before, since: None }
+        };
+        RunningClock { state: watch::Sender::new(state) }
+    }
+
+    /// What a later server goes on from, where the machine is to run, or to stand still, from now on.
+    pub(crate) fn reading(&self, running: bool) -> ClockReading {
+        ClockReading { ran_ms: self.elapsed_ms(), at_unix_ms: now_unix_ms(), running }
+    }
+
+    /// Running time so far, in milliseconds.
+    pub(crate) fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     pub(crate) fn pause(&self) {
@@ -117,5 +152,14 @@ mod tests {
         clock.resume();
         wait.await;
         assert!(clock.elapsed() >= stood + Duration::from_millis(1));
+    }
+
+    #[test]
+    fn a_later_server_goes_on_from_what_was_written_down() {
+        let at = |running| ClockReading { ran_ms: 5_000, at_unix_ms: 1_000_000, running };
+        let read = |running, now| RunningClock::from_reading(at(running), now).elapsed_ms();
+        assert!((7_000..8_000).contains(&read(true, 1_002_000)));
+        assert_eq!(read(false, 1_002_000), 5_000);
+        assert!((5_000..6_000).contains(&read(true, 0)), "a clock that stepped back");
     }
 }

@@ -20,6 +20,7 @@ use crate::events;
 use crate::platform::Platform;
 use crate::records::{self, SandboxRecords, document};
 use crate::registry::{SandboxCell, SnapshotCell};
+use crate::usage::Quotas;
 
 /// Where one generation's receipts and events are written. Clones share the turn.
 #[derive(Debug, Clone)]
@@ -81,9 +82,16 @@ impl Ledger {
         let receipt = Some(machine_receipt(&self.records.uid));
         let event = self.event(events::SANDBOX_STOPPED, Some(reason.to_owned()), receipt);
         entry.changes.extend([Change::Sandbox(change), event]);
+        // Its place and memory are free; its files are kept, and so is their share.
+        entry.changes.extend(Quotas::at_rest(&self.records.account, &self.records.uid));
         if let Err(e) = self.records.journal.apply(entry.changes).await {
             tracing::error!("the end of {} is not written down: {e}", self.id);
         }
+    }
+
+    /// When its processes ended by themselves, if that is on record.
+    pub(crate) async fn died_at_ms(&self) -> Option<i64> {
+        self.machine().await.ok()?.0.died.map(|death| death.at_ms)
     }
 
     /// Something was captured of it.

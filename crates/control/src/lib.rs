@@ -9,6 +9,7 @@ mod driver;
 mod errors;
 mod events;
 mod executions;
+mod heir;
 mod ledger;
 mod operation;
 mod operations;

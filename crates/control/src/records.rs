@@ -1,7 +1,7 @@
 //! What is written down of sandboxes, snapshots and executions, and how it is read back: the documents that the journal
 //! keeps without looking into them. What was written by an earlier build must still be read: members are only added.
 
-use remuda_engine::{Fingerprint, LayerSeal, MemoryImage};
+use remuda_engine::{Fingerprint, HostFacts, LayerSeal, MemoryImage};
 use remuda_journal::{
     Change, ExecutionRecord, Journal, NewExecution, NewSnapshot, SandboxChange, SandboxRecord, SnapshotChange,
     SnapshotRecord,
@@ -11,7 +11,8 @@ use remuda_types::{Account, Error, ErrorCode, SandboxState, SnapshotId, Snapshot
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::clock::now_unix_ms;
+use crate::clock::{ClockReading, now_unix_ms};
+use crate::executions::CarriedExecution;
 
 /// What a sandbox is to be.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -21,6 +22,15 @@ pub(crate) struct SandboxSpec {
     /// What must run before it counts as up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) launch: Option<LaunchRecipe>,
+}
+
+/// What is known of a machine on the host: what a later server takes it over by.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct HostRecord {
+    /// Its processes, and the boot they belong to.
+    pub(crate) processes: HostFacts,
+    /// How long it has run.
+    pub(crate) clock: ClockReading,
 }
 
 /// Everything about a snapshot that is not in the columns of its record.
@@ -40,6 +50,13 @@ pub(crate) struct SnapshotDoc {
     pub(crate) memory: Option<MemoryImage>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) layer_seal: Option<LayerSeal>,
+    /// Executions that ran in it, and that every copy goes on with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) carried: Vec<CarriedExecution>,
+    /// Whether its agent may wait for the rest of a frame of a dead server, since its source stood still when a server
+    /// took it over, and did until it was captured.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) unbound: bool,
 }
 
 /// Everything about an execution that is not in the columns of its record.
@@ -131,9 +148,15 @@ pub(crate) struct SandboxRecords {
 }
 
 impl SandboxRecords {
-    /// Writes down that the sandbox is to be in this state, before this returns.
-    pub(crate) async fn is_to_be(&self, state: SandboxState) -> Result<(), Error> {
-        let change = SandboxChange::of(&self.uid).state(state).reason(None);
+    /// Writes down that the sandbox is to be in this state, and what is known of its machine then, before this returns.
+    pub(crate) async fn is_to_be(&self, state: SandboxState, host: &HostRecord) -> Result<(), Error> {
+        let change = SandboxChange::of(&self.uid).state(state).reason(None).host(document(host)?);
+        self.journal.apply(vec![Change::Sandbox(change)]).await.map_err(|e| crate::errors::journal(&e))
+    }
+
+    /// Writes down what the processes of a machine are, before anybody hears that it runs.
+    pub(crate) async fn raised(&self, host: &HostRecord) -> Result<(), Error> {
+        let change = SandboxChange::of(&self.uid).host(document(host)?);
         self.journal.apply(vec![Change::Sandbox(change)]).await.map_err(|e| crate::errors::journal(&e))
     }
 

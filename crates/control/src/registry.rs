@@ -32,6 +32,8 @@ pub(crate) struct SandboxCell {
     pub(crate) executions: Arc<Executions>,
     pub(crate) status: Arc<watch::Sender<Status>>,
     pub(crate) running: OnceLock<(Arc<Live>, Driver)>,
+    /// Whether it is known what became of its machine: not yet, while a server that has just started looks for it.
+    pub(crate) found: watch::Sender<bool>,
     /// Held by whoever removes it, so that two removals are one.
     pub(crate) removing: tokio::sync::Mutex<()>,
 }
@@ -58,8 +60,15 @@ impl SandboxCell {
             executions: Arc::new(executions),
             status: Arc::new(watch::Sender::new(status)),
             running: OnceLock::new(),
+            found: watch::Sender::new(true),
             removing: tokio::sync::Mutex::default(),
         })
+    }
+
+    /// Waits until it is known what became of its machine.
+    pub(crate) async fn found(&self) {
+        // The sender goes with the cell.
+        let _ = self.found.subscribe().wait_for(|found| *found).await;
     }
 
     /// As the API shows it.
@@ -103,6 +112,12 @@ impl SandboxCell {
 
     fn wrong_state(&self) -> Error {
         let Status { state, reason, .. } = self.status.borrow().clone();
+        if !*self.found.borrow() {
+            let message = format!("{} was {state} when the server started, and is still being looked for", self.id);
+            return Error::new(ErrorCode::Unreachable, message)
+                .cause("its machine has not answered yet; it is not known to have ended either")
+                .remedy("try again in a moment");
+        }
         let error = Error::new(ErrorCode::WrongState, format!("{} is {state}, not running", self.id))
             .detail("state", state.to_string());
         match (state, reason) {
@@ -111,6 +126,16 @@ impl SandboxCell {
             _ => error,
         }
     }
+}
+
+/// A machine as it was captured.
+#[derive(Debug, Clone)]
+pub(crate) struct Memory {
+    pub(crate) image: Arc<MemoryImage>,
+    /// Executions that ran in it.
+    pub(crate) carried: Vec<CarriedExecution>,
+    /// Whether its agent may wait for the rest of a frame.
+    pub(crate) unbound: bool,
 }
 
 /// A snapshot and what stands on it.
@@ -126,15 +151,14 @@ pub(crate) struct SnapshotCell {
 pub(crate) struct SnapshotInner {
     /// What is, or is to be, written down.
     pub(crate) doc: SnapshotDoc,
-    pub(crate) carried: Vec<CarriedExecution>,
     /// Restores that read it now.
     pub(crate) readers: usize,
 }
 
 impl SnapshotCell {
-    pub(crate) fn new(account: Account, doc: SnapshotDoc, carried: Vec<CarriedExecution>) -> Arc<SnapshotCell> {
+    pub(crate) fn new(account: Account, doc: SnapshotDoc) -> Arc<SnapshotCell> {
         let id = doc.shown.id.clone();
-        Arc::new(SnapshotCell { id, account, inner: Mutex::new(SnapshotInner { doc, carried, readers: 0 }) })
+        Arc::new(SnapshotCell { id, account, inner: Mutex::new(SnapshotInner { doc, readers: 0 }) })
     }
 
     pub(crate) fn inner(&self) -> MutexGuard<'_, SnapshotInner> {
@@ -151,11 +175,12 @@ impl SnapshotCell {
         self.inner().doc.clone()
     }
 
-    /// Its memory, if it has any that is kept, and the executions that ran in it.
-    pub(crate) fn memory(&self) -> Option<(Arc<MemoryImage>, Vec<CarriedExecution>)> {
+    /// Its memory, if it has any that is kept.
+    pub(crate) fn memory(&self) -> Option<Memory> {
         let inner = self.inner();
         let image = inner.doc.memory.as_ref().filter(|_| inner.doc.shown.mode == SnapshotMode::Memory)?;
-        Some((Arc::new(image.clone()), inner.carried.clone()))
+        let (carried, unbound) = (inner.doc.carried.clone(), inner.doc.unbound);
+        Some(Memory { image: Arc::new(image.clone()), carried, unbound })
     }
 
     /// Whether it failed or was deleted.

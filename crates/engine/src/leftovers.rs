@@ -51,6 +51,12 @@ impl Engine {
     /// Returns how many machines that were.
     pub async fn sweep(&self) -> Result<usize> {
         let found = self.leftovers()?;
+        self.remove_leftovers(&found).await?;
+        Ok(found.machines.len())
+    }
+
+    /// Removes these. Nobody may need them any more.
+    pub async fn remove_leftovers(&self, found: &Leftovers) -> Result<()> {
         for uid in &found.machines {
             self.tear_down(uid).await?;
         }
@@ -60,7 +66,7 @@ impl Engine {
         for path in &found.strangers {
             remove_stranger(path).tried(|| format!("remove {}", path.display()))?;
         }
-        Ok(found.machines.len())
+        Ok(())
     }
 }
 

@@ -28,9 +28,13 @@ struct Identity<'a> {
 /// Ends the line of `/etc/hosts` that is the agent's.
 const HOSTS_MARK: &str = "# remuda";
 
-/// Takes the identity.
+/// Takes the identity. One that it has already, told once more by a server that was restarted, changes nothing:
+/// whoever watches these files is to hear of copies alone.
 pub fn take(inherited: &Inherited, bind: &Bind) {
     let place = &inherited.root.join("run/remuda");
+    if has(place, bind) {
+        return;
+    }
     tell("/run/remuda", make(place));
     if is_host_name(&bind.hostname) {
         if inherited.is_init {
@@ -48,6 +52,11 @@ pub fn take(inherited: &Inherited, bind: &Bind) {
         say(format_args!("the machine id is not sixteen bytes in hex"));
     }
     tell("/run/remuda/identity.json", write_identity(place, bind));
+}
+
+fn has(place: &Path, bind: &Bind) -> bool {
+    let written = small_file::read(&place.join("identity.json")).unwrap_or_default();
+    serde_json::from_slice::<serde_json::Value>(&written).is_ok_and(|identity| identity["uid"] == bind.uid.as_str())
 }
 
 fn tell(item: &str, result: io::Result<()>) {

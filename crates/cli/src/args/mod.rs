@@ -155,6 +155,10 @@ pub struct Serve {
     /// starts_per_month=none; may be repeated
     #[arg(long = "quota", value_name = "NAME=VALUE")]
     pub quotas: Vec<QuotaSetting>,
+    /// End and remove every sandbox and snapshot when the server ends; without it they go on and stay, and the next
+    /// server on the data directory takes them over
+    #[arg(long)]
+    pub ephemeral: bool,
 }
 
 impl Serve {

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use super::DONE;
 use crate::args::{Global, Serve};
 use crate::data_dir::DataDir;
-use crate::local_server::LocalServer;
+use crate::local_server::{AtEnd, LocalServer};
 use crate::signals::Signals;
 use crate::{parts, print};
 
@@ -22,7 +22,8 @@ pub async fn run(global: &Global, args: &Serve) -> anyhow::Result<u8> {
         TcpListener::bind(args.listen).await.with_context(|| format!("failed to listen on {}", args.listen))?;
     let address = listener.local_addr()?;
     let place = data_dir.path().display().to_string();
-    let server = LocalServer::start(data_dir, parts, args.quotas(), Some(listener)).await?;
+    let at_end = if args.ephemeral { AtEnd::Remove } else { AtEnd::Keep };
+    let server = LocalServer::start(data_dir, parts, args.quotas(), Some(listener), at_end).await?;
     let key = match server.first_key().await {
         Ok(key) => key.map(|key| key.reveal()),
         Err(error) => {
@@ -53,7 +54,10 @@ pub async fn run(global: &Global, args: &Serve) -> anyhow::Result<u8> {
     }
 
     signals.next().await;
-    tracing::info!("asked to end: sandboxes are ended and removed");
+    match at_end {
+        AtEnd::Keep => tracing::info!("asked to end: sandboxes go on, and the next server takes them over"),
+        AtEnd::Remove => tracing::info!("asked to end: sandboxes are ended and removed"),
+    }
     server.end().await?;
     Ok(DONE)
 }

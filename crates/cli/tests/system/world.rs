@@ -82,12 +82,18 @@ impl Server {
         server
     }
 
+    /// Its sandboxes end with it.
     pub fn start_in(data_dir: &Path) -> Server {
         Server::start_with(data_dir, &[])
     }
 
-    /// With further arguments of `serve`.
+    /// With further arguments of `serve`; its sandboxes end with it.
     pub fn start_with(data_dir: &Path, args: &[&str]) -> Server {
+        Server::start_plain(data_dir, &[&["--ephemeral"], args].concat())
+    }
+
+    /// As it is started by whoever wants its sandboxes to outlive it. Whoever tests that starts an ephemeral one last.
+    pub fn start_plain(data_dir: &Path, args: &[&str]) -> Server {
         set_up();
         let mut process = remuda()
             .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])

@@ -158,7 +158,6 @@ impl Channel {
 
     /// The same for a machine that an earlier server spoke to, and for a copy of one that was captured before the
     /// server that adopted it had done this: its agent may still wait for the rest of a frame.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the recovery that adopts machines is still to come"))]
     pub(crate) async fn rebind(&self, identity: Bind) -> Result<Bound, ChannelError> {
         self.shared.orders.send(Order::Padding).await.map_err(|_| self.end())?;
         self.bind(identity).await

@@ -52,6 +52,11 @@ impl Admission {
         Admission { state: SandboxState::Running, capturing: false }
     }
 
+    /// A machine that stood still when this server took it over.
+    pub(crate) fn paused() -> Self {
+        Admission { state: SandboxState::Paused, capturing: false }
+    }
+
     /// Where it stands.
     pub(crate) fn state(self) -> SandboxState {
         self.state

@@ -7,16 +7,18 @@
 pub(crate) mod admission;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use remuda_engine::{Death, Machine};
+use remuda_engine::{Death, EngineError, HostFacts, Machine};
 use remuda_types::{Error, ErrorCode, SandboxId, SandboxState};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::channel::{Channel, Silence};
 use crate::clock::{RunningClock, now_unix_ms};
 use crate::executions::Executions;
+use crate::heir::Heir;
 use crate::ledger::Ledger;
-use crate::records::SandboxRecords;
+use crate::records::{HostRecord, SandboxRecords};
 use crate::registry::SandboxCell;
 use admission::{Admission, Command, Refusal};
 
@@ -43,13 +45,38 @@ pub(crate) struct Live {
     pub(crate) machine: Machine,
     pub(crate) channel: Channel,
     pub(crate) clock: RunningClock,
+    processes: HostFacts,
 }
 
 impl Live {
-    /// What is written down of its processes on the host, so that a later server finds them, and no stranger in their
-    /// place.
-    pub(crate) fn host_facts(&self) -> serde_json::Value {
-        serde_json::json!({ "pids": self.machine.host_pids() })
+    pub(crate) fn of(machine: Machine, channel: Channel, clock: RunningClock) -> Result<Live, EngineError> {
+        let processes = machine.host_facts()?;
+        Ok(Live { machine, channel, clock, processes })
+    }
+
+    /// What is written down of it, so that a later server finds its processes, and no stranger in their place.
+    pub(crate) fn host_record(&self, running: bool) -> HostRecord {
+        HostRecord { processes: self.processes.clone(), clock: self.clock.reading(running) }
+    }
+}
+
+/// How a machine stands when its driver begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Standing {
+    paused: bool,
+    unbound: bool,
+}
+
+impl Standing {
+    /// It runs, and its agent is bound.
+    pub(crate) fn bound() -> Standing {
+        Standing { paused: false, unbound: false }
+    }
+
+    /// It stands still, and stood still when this server took it over: nothing may be said to its agent before it
+    /// goes on, not even whose it is now.
+    pub(crate) fn halted_and_unbound() -> Standing {
+        Standing { paused: true, unbound: true }
     }
 }
 
@@ -59,6 +86,8 @@ pub(crate) struct Driver {
     commands: mpsc::Sender<Ask>,
     stop: Arc<Notify>,
     status: Arc<watch::Sender<Status>>,
+    /// Whether its agent is still to be bound by this server.
+    unbound: Arc<AtomicBool>,
 }
 
 struct Ask {
@@ -72,6 +101,8 @@ pub(crate) struct CaptureLease {
     commands: mpsc::Sender<Ask>,
     /// Whether it was paused, and so is silent already.
     pub(crate) was_paused: bool,
+    /// Whether its agent is still to be bound by this server.
+    pub(crate) unbound: bool,
 }
 
 impl Drop for CaptureLease {
@@ -86,9 +117,10 @@ impl Drop for CaptureLease {
 }
 
 impl Driver {
-    /// Starts the driver of a machine that is bound and runs.
-    pub(crate) fn start(cell: &SandboxCell, live: Arc<Live>) -> Driver {
+    /// Starts the driver of a machine that stands like this.
+    pub(crate) fn start(cell: &SandboxCell, live: Arc<Live>, standing: Standing) -> Driver {
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
+        let unbound = Arc::new(AtomicBool::new(standing.unbound));
         let stop = Arc::new(Notify::new());
         let status = cell.status.clone();
         let task = Task {
@@ -96,15 +128,17 @@ impl Driver {
             live,
             records: cell.records.clone(),
             ledger: cell.ledger.clone(),
+            heir: Heir::of(cell),
+            unbound: unbound.clone(),
             executions: cell.executions.clone(),
-            admission: Admission::running(),
+            admission: if standing.paused { Admission::paused() } else { Admission::running() },
             status: status.clone(),
             stop: stop.clone(),
             silence: None,
         };
         task.publish(None);
         tokio::spawn(task.run(inbox));
-        Driver { commands, stop, status }
+        Driver { commands, stop, status, unbound }
     }
 
     /// Halts the guest. Already paused is fine.
@@ -121,7 +155,8 @@ impl Driver {
     pub(crate) async fn begin_capture(&self) -> Result<CaptureLease, Error> {
         self.ask(Command::BeginCapture).await?;
         let was_paused = self.status.borrow().state == SandboxState::Paused;
-        Ok(CaptureLease { commands: self.commands.clone(), was_paused })
+        let unbound = self.unbound.load(Ordering::SeqCst);
+        Ok(CaptureLease { commands: self.commands.clone(), was_paused, unbound })
     }
 
     /// Fences the sandbox: from now on nothing is taken but the word that its removal is complete. Returns once its
@@ -142,11 +177,22 @@ impl Driver {
     }
 }
 
+/// Why a machine ended that nobody asked to.
+pub(crate) fn why(death: Death, broken: Option<&str>) -> String {
+    match (death, broken) {
+        (Death::OutOfMemory, _) => "it ran out of memory: the kernel killed it at its limit".to_owned(),
+        (Death::Ended, Some(why)) => format!("it was ended because its control channel broke: {why}"),
+        (Death::Ended, None) => "its processes on the host ended unasked".to_owned(),
+    }
+}
+
 struct Task {
     id: SandboxId,
     live: Arc<Live>,
     records: SandboxRecords,
     ledger: Ledger,
+    heir: Heir,
+    unbound: Arc<AtomicBool>,
     executions: Arc<Executions>,
     admission: Admission,
     status: Arc<watch::Sender<Status>>,
@@ -202,10 +248,10 @@ impl Task {
         let changed = after.state() != self.admission.state();
         if changed {
             // What is to be stands on record before it is done: a server that is killed in between finds it there.
-            self.records.is_to_be(after.state()).await?;
+            self.is_to_be(after.state()).await?;
             if let Err(e) = self.carry_out(command).await {
                 let before = self.admission.state();
-                if let Err(e) = self.records.is_to_be(before).await {
+                if let Err(e) = self.is_to_be(before).await {
                     tracing::error!("that {} is still {before} is not written down: {e}", self.id);
                 }
                 return Err(e);
@@ -218,8 +264,12 @@ impl Task {
         Ok(())
     }
 
+    async fn is_to_be(&self, state: SandboxState) -> Result<(), Error> {
+        self.records.is_to_be(state, &self.live.host_record(state == SandboxState::Running)).await
+    }
+
     async fn carry_out(&mut self, command: Command) -> Result<(), Error> {
-        let Live { machine, channel, clock } = &*self.live;
+        let Live { machine, channel, clock, .. } = &*self.live;
         match command {
             Command::Pause => {
                 // With its files flushed, so that a capture of files alone finds them while it stands still.
@@ -232,6 +282,14 @@ impl Task {
                 machine.resume().await.map_err(|e| crate::errors::engine(&self.id, e))?;
                 clock.resume();
                 self.silence = None;
+                if self.unbound.load(Ordering::SeqCst) {
+                    if let Err(e) = self.heir.take_over(&self.live).await {
+                        // Nobody can say what goes on in there: as with a channel that breaks, it is ended.
+                        machine.kill().map_err(|e| crate::errors::engine(&self.id, e))?;
+                        return Err(crate::errors::channel(&self.id, e));
+                    }
+                    self.unbound.store(false, Ordering::SeqCst);
+                }
             }
             Command::BeginCapture | Command::EndCapture | Command::Stop => {}
         }
@@ -267,11 +325,7 @@ impl Task {
 
     async fn died(&mut self, death: Death, broken: Option<String>) {
         let out_of_memory = death == Death::OutOfMemory;
-        let reason = match (out_of_memory, broken) {
-            (true, _) => "it ran out of memory: the kernel killed it at its limit".to_owned(),
-            (false, Some(why)) => format!("it was ended because its control channel broke: {why}"),
-            (false, None) => "its processes on the host ended unasked".to_owned(),
-        };
+        let reason = why(death, broken.as_deref());
         tracing::warn!("{} died: {reason}", self.id);
         self.silence = None;
         self.executions.sandbox_ended(out_of_memory);

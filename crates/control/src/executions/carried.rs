@@ -23,6 +23,9 @@ pub(crate) struct CarriedExecution {
     head: Head,
     pid: Option<u32>,
     prefix: Prefix,
+    /// How long it had run, in milliseconds of running time.
+    #[serde(default)]
+    ran_ms: u64,
 }
 
 impl CarriedExecution {
@@ -34,14 +37,18 @@ impl CarriedExecution {
 
 impl Executions {
     /// Puts the logs of all that runs into a snapshot's directory: hard links, and copies of what is short. Nothing is
-    /// flushed; [`flush_carried`] does that when there is time. Blocks for some 0.1 ms an execution.
+    /// flushed; [`flush_carried`] does that when there is time. `clock_ms` is how long the sandbox has run. Blocks for
+    /// some 0.1 ms an execution.
     ///
     /// # Errors
     /// What the file system says. Nothing is left there then, and nothing is lost here.
-    pub(crate) fn carry(&self, into: &Path) -> io::Result<Vec<CarriedExecution>> {
+    pub(crate) fn carry(&self, into: &Path, clock_ms: u64) -> io::Result<Vec<CarriedExecution>> {
         let carried = self.running().into_iter().filter_map(|cell| {
             let carried = cell.carry(into).transpose()?;
-            Some(carried.map(|(head, pid, prefix)| CarriedExecution { channel: cell.channel, head, pid, prefix }))
+            Some(carried.map(|(head, pid, prefix)| {
+                let ran_ms = clock_ms.saturating_sub(head.began_ms.unwrap_or(clock_ms));
+                CarriedExecution { channel: cell.channel, head, pid, prefix, ran_ms }
+            }))
         });
         let carried: io::Result<Vec<_>> = carried.collect();
         if carried.is_err() {
@@ -64,7 +71,16 @@ impl Executions {
     ) -> Result<Arc<ExecutionCell>, Error> {
         let from = Files { directory: carried_in.to_owned(), id: carried.head.id.clone() };
         let files = Files { directory: self.directory().to_owned(), id: id.clone() };
-        let head = Head { origin: Some(carried.head.id.clone()), id, sandbox, effect: None, ..carried.head.clone() };
+        let head = Head {
+            origin: Some(carried.head.id.clone()),
+            id,
+            sandbox,
+            effect: None,
+            // The branch's clock begins when it wakes up; what is left of its time goes on being counted.
+            timeout_ms: carried.head.timeout_ms.map(|limit| limit.saturating_sub(carried.ran_ms)),
+            began_ms: Some(0),
+            ..carried.head.clone()
+        };
         let record = note(head.started_at_ms, &head);
         let mut log = OutputLog::branched(files, record, &from, &carried.prefix).map_err(|e| {
             let code = if e.kind() == io::ErrorKind::StorageFull { ErrorCode::DiskFull } else { ErrorCode::Internal };

@@ -27,6 +27,9 @@ pub(crate) struct Head {
     /// Its time limit, in milliseconds of running time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timeout_ms: Option<u64>,
+    /// How long its machine had run by then, in milliseconds; its time limit is counted from there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) began_ms: Option<u64>,
     /// In a branch: the execution of the source that it goes on from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) origin: Option<ExecutionId>,

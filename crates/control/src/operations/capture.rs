@@ -146,7 +146,8 @@ impl Capture {
         let (live, _) = source.running.get().ok_or_else(|| Error::new(ErrorCode::WrongState, "it never ran"))?;
         let live = live.clone();
         enough_disk(platform, &source, &live, wanted.mode)?;
-        let doc = describe(platform, &source, wanted, !lease.was_paused)?;
+        let mut doc = describe(platform, &source, wanted, !lease.was_paused)?;
+        doc.unbound = lease.unbound;
         Ok(Capture { source, live, lease, doc })
     }
 
@@ -162,7 +163,7 @@ impl Capture {
 
     /// Reads the source. The snapshot is `verifying` afterwards: branches may start from it, and [`verify`] is due.
     pub(crate) async fn take(self, platform: &Platform, work: &Work) -> (Arc<SnapshotCell>, Result<(), Error>) {
-        let cell = SnapshotCell::new(work.account.clone(), self.doc.clone(), Vec::new());
+        let cell = SnapshotCell::new(work.account.clone(), self.doc.clone());
         platform.registry().tables().add_snapshot(cell.clone());
         let mut taken = self.read(platform, &cell).await;
         drop(self.lease);
@@ -186,7 +187,7 @@ impl Capture {
         let with_memory = doc.shown.mode == SnapshotMode::Memory;
         let silence = silence(live, source, lease, with_memory).await?;
         // At the boundary: the agent has said everything it had read, and the log holds it.
-        let carried = if with_memory { carry(platform, source, &cell.id).await? } else { Vec::new() };
+        let carried = if with_memory { carry(platform, source, live, &cell.id).await? } else { Vec::new() };
         let connections = if with_memory { live.machine.outside_connections().await.ok() } else { None };
         let places = platform.engine().capture_places(&cell.id, with_memory);
         let captured = live.machine.capture(places, lease.was_paused).await;
@@ -196,8 +197,8 @@ impl Capture {
             Err(e) => return Err(explain(live, source, e).await),
         };
         let mut inner = cell.inner();
-        inner.carried = carried;
         let doc = &mut inner.doc;
+        doc.carried = carried;
         doc.shown.state = SnapshotState::Verifying;
         doc.shown.pause_ms = Some(milliseconds(captured.paused));
         doc.shown.connections_dropped = connections;
@@ -275,6 +276,8 @@ fn describe(platform: &Platform, source: &SandboxCell, wanted: Wanted, source_ra
         source_ran,
         memory: None,
         layer_seal: None,
+        carried: Vec::new(),
+        unbound: false,
     })
 }
 
@@ -289,9 +292,15 @@ fn without_connections(count: Option<u32>) -> Vec<String> {
 }
 
 /// What runs is on record in every copy, with all that it said before.
-async fn carry(platform: &Platform, source: &SandboxCell, into: &SnapshotId) -> Result<Vec<CarriedExecution>, Error> {
+async fn carry(
+    platform: &Platform,
+    source: &SandboxCell,
+    live: &Live,
+    into: &SnapshotId,
+) -> Result<Vec<CarriedExecution>, Error> {
     let (executions, into) = (source.executions.clone(), platform.execution_places().snapshot(into));
-    let carrying = tokio::task::spawn_blocking(move || executions.carry(&into)).await;
+    let clock_ms = live.clock.elapsed_ms();
+    let carrying = tokio::task::spawn_blocking(move || executions.carry(&into, clock_ms)).await;
     let carried = carrying.map_err(|e| Error::new(ErrorCode::Internal, "a task ended").cause(e))?;
     carried.map_err(|e| {
         let code =

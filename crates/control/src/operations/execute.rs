@@ -25,7 +25,7 @@ use crate::driver::Live;
 use crate::executions::{ExecutionCell, Head, KilledFor};
 use crate::operation::{Ended, Fault, Operation, Work, canonical};
 use crate::platform::Platform;
-use crate::records::ExecutionDoc;
+use crate::records::{ExecutionDoc, SandboxRecords};
 use crate::registry::SandboxCell;
 
 /// How long inherited pipes are read on after the leader's end, in milliseconds.
@@ -66,7 +66,7 @@ impl Operation for Execute {
     async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Spawning, Reservation), Error> {
         let cell = platform.living(caller, &self.sandbox).await?;
         let spawning = Spawning::of(&cell, self.request.clone())?;
-        let execution = Some(cell.records.new_execution(&spawning.doc())?);
+        let execution = Some(cell.records.new_execution(&document_of(&spawning.execution))?);
         Ok((spawning, Reservation { execution, ..Reservation::default() }))
     }
 
@@ -105,7 +105,6 @@ pub(crate) struct Spawning {
     execution: Arc<ExecutionCell>,
     spawn: Spawn,
     stdin: Option<Bytes>,
-    timeout_ms: Option<u64>,
 }
 
 impl Spawning {
@@ -123,6 +122,7 @@ impl Spawning {
             channel: live.channel.new_channel(),
             effect: Some(effect),
             timeout_ms: request.timeout_ms,
+            began_ms: Some(live.clock.elapsed_ms()),
             origin: None,
         });
         let spawn = Spawn {
@@ -135,24 +135,16 @@ impl Spawning {
             stdin: stdin.is_some(),
             grace_ms: GRACE_MS,
         };
-        let (cell, timeout_ms) = (cell.clone(), request.timeout_ms);
-        Ok(Spawning { cell, live, execution, spawn, stdin, timeout_ms })
-    }
-
-    fn doc(&self) -> ExecutionDoc {
-        let (shown, channel) = (self.execution.show(), self.execution.channel);
-        ExecutionDoc { shown, channel, effect: self.spawn.effect, timeout_ms: self.timeout_ms }
+        Ok(Spawning { cell: cell.clone(), live, execution, spawn, stdin })
     }
 
     /// Hands it over to the agent. What is written down of it comes with the result.
     async fn start(self) -> (ExecutionDoc, Result<(), Fault>) {
-        let mut doc = self.doc();
-        let Spawning { cell, live, execution, spawn, stdin, timeout_ms } = self;
+        let Spawning { cell, live, execution, spawn, stdin } = self;
         // This writes its record, before the agent hears of it.
         if let Err(e) = cell.executions.admit(execution.clone()) {
             execution.not_started();
-            doc.shown = execution.show();
-            return (doc, Err(Fault::Failed(e)));
+            return (document_of(&execution), Err(Fault::Failed(e)));
         }
         let channel = execution.channel;
         live.channel.attach_execution(channel, execution.clone());
@@ -178,12 +170,19 @@ impl Spawning {
                 Err(Fault::Unknown(error))
             }
         };
-        doc.shown = execution.show();
+        let doc = document_of(&execution);
         if result.is_ok() {
-            mind(&cell, live, execution, doc.clone(), timeout_ms.map(Duration::from_millis));
+            mind(&cell.records, live, execution);
         }
         (doc, result)
     }
+}
+
+/// What is written down of an execution as it stands.
+pub(crate) fn document_of(execution: &ExecutionCell) -> ExecutionDoc {
+    let Head { channel, effect, timeout_ms, .. } = execution.head();
+    // What a branch goes on with was spawned by nobody there: no effect has the number 0.
+    ExecutionDoc { shown: execution.show(), channel, effect: effect.unwrap_or(0), timeout_ms }
 }
 
 /// Sends a program its input and closes it.
@@ -196,19 +195,13 @@ fn feed(live: &Arc<Live>, channel: u32, bytes: Bytes) {
 }
 
 /// Watches over a running execution: kills it at its time limit, writes its end down, and lets the agent forget it.
-pub(crate) fn mind(
-    cell: &Arc<SandboxCell>,
-    live: Arc<Live>,
-    execution: Arc<ExecutionCell>,
-    mut doc: ExecutionDoc,
-    time_limit: Option<Duration>,
-) {
-    let records = cell.records.clone();
+pub(crate) fn mind(records: &SandboxRecords, live: Arc<Live>, execution: Arc<ExecutionCell>) {
+    let records = records.clone();
     tokio::spawn(async move {
-        if let Some(limit) = time_limit {
+        if let Some(left) = time_left(&execution.head(), live.clock.elapsed_ms()) {
             tokio::select! {
                 () = execution.ended() => {}
-                () = live.clock.run_for(limit) => {
+                () = live.clock.run_for(left) => {
                     execution.will_be_killed(KilledFor::TimeOut);
                     // Failing means that the channel is gone, and the machine with it.
                     let _ = send_signal(&live, &execution, SIGKILL).await;
@@ -217,10 +210,16 @@ pub(crate) fn mind(
         }
         // Until all of it is written, the agent's copy is the only one that outlives this server.
         execution.settled().await;
-        doc.shown = execution.show();
-        records.soon(records.execution(&doc).into_iter().collect()).await;
+        records.soon(records.execution(&document_of(&execution)).into_iter().collect()).await;
         let _ = live.channel.call(Request::Forget { channel: execution.channel }).await;
     });
+}
+
+/// What is left of an execution's time, where it has a limit.
+fn time_left(head: &Head, clock_ms: u64) -> Option<Duration> {
+    // A record of an earlier build does not say when it began: it has all of its time again.
+    let ran_ms = head.began_ms.map_or(0, |began| clock_ms.saturating_sub(began));
+    head.timeout_ms.map(|limit| Duration::from_millis(limit.saturating_sub(ran_ms)))
 }
 
 /// Sends a signal to an execution's process group.

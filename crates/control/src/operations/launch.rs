@@ -49,7 +49,19 @@ pub(crate) fn check(recipe: &LaunchRecipe) -> Result<(), Error> {
     Ok(())
 }
 
+/// Starts the recipe's program, unless that was done before a restart of the server, and waits until it serves.
 pub(crate) async fn launch(cell: &Arc<SandboxCell>, recipe: &LaunchRecipe) -> Result<(), Error> {
+    // Nobody else starts anything in a sandbox that has not come up yet, unless somebody saw it in a list.
+    let begun = cell.executions.running().into_iter().find(|execution| execution.show().command == recipe.argv);
+    let execution = match begun {
+        Some(execution) => execution,
+        None => start(cell, recipe).await?,
+    };
+    let live = cell.live()?.clone();
+    wait(&execution, &live, recipe).await
+}
+
+async fn start(cell: &Arc<SandboxCell>, recipe: &LaunchRecipe) -> Result<Arc<ExecutionCell>, Error> {
     let request = StartExecution {
         argv: Some(recipe.argv.clone()),
         cwd: recipe.cwd.clone(),
@@ -57,17 +69,19 @@ pub(crate) async fn launch(cell: &Arc<SandboxCell>, recipe: &LaunchRecipe) -> Re
         user: recipe.user.clone(),
         ..StartExecution::default()
     };
-    let execution = execute::start(cell, request).await.map_err(|e| not_started(recipe, e))?;
-    let live = cell.live()?.clone();
+    execute::start(cell, request).await.map_err(|e| not_started(recipe, e))
+}
+
+async fn wait(execution: &ExecutionCell, live: &Live, recipe: &LaunchRecipe) -> Result<(), Error> {
     let limit = Duration::from_millis(recipe.timeout_ms.unwrap_or(TIMEOUT_MS_DEFAULT));
     let deadline = Instant::now() + limit;
     loop {
-        let Err(last) = look(&live, recipe).await else { return Ok(()) };
+        let Err(last) = look(live, recipe).await else { return Ok(()) };
         tokio::select! {
-            () = execution.ended() => return Err(failed(&execution, recipe, "it ended before it served".into(), last).await),
+            () = execution.ended() => return Err(failed(execution, recipe, "it ended before it served".into(), last).await),
             () = tokio::time::sleep_until(deadline) => {
                 let message = format!("it did not serve within {} ms", limit.as_millis());
-                return Err(failed(&execution, recipe, message, last).await);
+                return Err(failed(execution, recipe, message, last).await);
             }
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }

@@ -43,35 +43,58 @@ pub(crate) async fn planned(platform: &Platform, work: &Work, plan: Plan, source
 
 /// Raises a sandbox that is in the registry. On failure nothing of it is left but its record, which says why.
 pub(crate) async fn raise(platform: &Platform, work: &Work, cell: &Arc<SandboxCell>, source: Source) -> Ended<Sandbox> {
-    match come_up(platform, cell, source).await {
+    let up = match come_up(platform, cell, source).await {
+        Ok(()) => serve(platform, cell).await,
+        Err(e) => Err(e),
+    };
+    told(cell, work, up).await
+}
+
+/// Goes on with one whose machine an earlier server gave life to and did not tell anybody of.
+pub(crate) async fn go_on(platform: &Platform, work: &Work, cell: &Arc<SandboxCell>) -> Ended<Sandbox> {
+    told(cell, work, serve(platform, cell).await).await
+}
+
+/// Gives up on one that can't be gone on with: nothing of it is left but its record.
+pub(crate) async fn give_up(platform: &Platform, cell: &Arc<SandboxCell>, error: Error) -> Ended<Sandbox> {
+    let _removing = cell.removing.lock().await;
+    platform.tear_down_failed(cell, &error).await;
+    failed(cell, error)
+}
+
+async fn told(cell: &Arc<SandboxCell>, work: &Work, up: Result<(), Error>) -> Ended<Sandbox> {
+    match up {
         Ok(()) => {
             let mut change = SandboxChange::of(&cell.uid);
             // A removal may have overtaken it; a death is told by its driver.
             if cell.state() == SandboxState::Running {
                 change = change.state(SandboxState::Running);
             }
-            if let Some((live, _)) = cell.running.get() {
-                change = change.host(live.host_facts());
-            }
             Ended::done(cell.show(), vec![Change::Sandbox(change)]).with(cell.ledger.running(work.id.as_ref()).await)
         }
-        Err(error) => {
-            let mut changes = ended(cell, SandboxState::Failed);
-            changes.push(cell.ledger.failed(cell.status.borrow().reason.clone()));
-            Ended::failed(error, changes).over(cell)
-        }
+        Err(error) => failed(cell, error),
     }
+}
+
+fn failed(cell: &Arc<SandboxCell>, error: Error) -> Ended<Sandbox> {
+    let mut changes = ended(cell, SandboxState::Failed);
+    changes.push(cell.ledger.failed(cell.status.borrow().reason.clone()));
+    Ended::failed(error, changes).over(cell)
 }
 
 async fn come_up(platform: &Platform, cell: &Arc<SandboxCell>, source: Source) -> Result<(), Error> {
     let life = match &source {
-        Source::Image => Life::Fresh { snapshot: None },
+        Source::Image => Life::Fresh,
         Source::Snapshot(reading) => match reading.snapshot().memory() {
-            Some((image, carried)) => Life::Restored { snapshot: reading.snapshot().id.clone(), image, carried },
-            None => Life::Fresh { snapshot: Some(reading.snapshot().id.clone()) },
+            Some(memory) => Life::Restored { snapshot: reading.snapshot().id.clone(), memory },
+            None => Life::Fresh,
         },
     };
-    boot(platform, cell, life).await?;
+    boot(platform, cell, life).await
+}
+
+/// What its recipe names runs and serves.
+async fn serve(platform: &Platform, cell: &Arc<SandboxCell>) -> Result<(), Error> {
     if let Some(recipe) = &cell.spec.launch
         && let Err(e) = launch::launch(cell, recipe).await
     {

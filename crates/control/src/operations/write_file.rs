@@ -27,8 +27,8 @@ use crate::operations::files::{entry, judged};
 use crate::platform::Platform;
 use crate::stream::{ByteStream, WriteOptions};
 
-/// The step that holds the digest of the body.
-const STREAMED: &str = "streamed";
+/// The step that holds the digest of the body, and the number by which the agent knows the write.
+pub(crate) const STREAMED: &str = "streamed";
 
 /// Writes a file from a stream; it is replaced whole or not at all.
 pub(crate) struct WriteFile {
@@ -72,14 +72,15 @@ impl Operation for WriteFile {
 
     async fn run(self, _: &Platform, live: Arc<Live>, work: &Work) -> Ended<FileStat> {
         let body = self.body();
-        let body = if work.id.is_some() { digested(body, work.clone()) } else { body };
+        let effect = next_effect();
+        let body = if work.id.is_some() { digested(body, effect, work.clone()) } else { body };
         let Self { sandbox, path, options, .. } = self;
         let request = Request::WriteFile {
             path: path.clone(),
             user: options.user.unwrap_or_else(|| USER_DEFAULT.into()),
             mode: options.mode,
             parents: options.parents,
-            effect: next_effect(),
+            effect,
         };
         match Upload::run(&live.channel, request, body).await {
             Ok(reply) => entry(&sandbox, reply).map_err(Into::into).into(),
@@ -116,14 +117,15 @@ fn digest_of(hasher: &blake3::Hasher) -> String {
 }
 
 /// The body as it comes; its end is held back until its digest is on record.
-fn digested(body: ByteStream, work: Work) -> ByteStream {
-    Box::pin(Digested { body, hasher: blake3::Hasher::new(), work: Some(work), writing: None })
+fn digested(body: ByteStream, effect: u64, work: Work) -> ByteStream {
+    Box::pin(Digested { body, effect, hasher: blake3::Hasher::new(), work: Some(work), writing: None })
 }
 
 type Writing = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
 struct Digested {
     body: ByteStream,
+    effect: u64,
     hasher: blake3::Hasher,
     /// Taken at the end of the body.
     work: Option<Work>,
@@ -151,7 +153,7 @@ impl Stream for Digested {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => {
                     let Some(work) = self.work.take() else { return Poll::Ready(None) };
-                    let data = json!({ "digest": digest_of(&self.hasher) });
+                    let data = json!({ "digest": digest_of(&self.hasher), "effect": self.effect });
                     self.writing = Some(Box::pin(async move { work.step(STREAMED, data, Vec::new()).await }));
                 }
                 Poll::Ready(Some(chunk)) => {

@@ -44,7 +44,7 @@ impl Platform {
         let living = self.registry().sandbox(&caller.account, id);
         if let Some(execution) = living.and_then(|cell| cell.executions.get(execution, id).ok()) {
             if !wait.is_zero() {
-                execution.ended_within(wait).await;
+                self.while_open(execution.ended_within(wait)).await;
                 if execution.state().is_final() {
                     return execution.show_with_output().await;
                 }
@@ -108,7 +108,7 @@ impl Platform {
     ) -> Result<Execution, Error> {
         caller.may(Action::ShowExecution)?;
         let execution = self.on_record(caller, id, Some(execution)).await?.get(execution, id)?;
-        execution.ended_within(wait.min(Duration::from_millis(limits::WAIT_MS_MAX))).await;
+        self.while_open(execution.ended_within(wait.min(Duration::from_millis(limits::WAIT_MS_MAX)))).await;
         Ok(execution.show())
     }
 
@@ -130,7 +130,12 @@ impl Platform {
             wait: query.wait.min(Duration::from_millis(limits::WAIT_MS_MAX)),
             ..query
         };
-        execution.read(query).await
+        tokio::select! {
+            biased;
+            slice = execution.read(query) => slice,
+            // What there is now; nobody waits for more of a server that ends.
+            () = self.closed() => execution.read(OutputQuery { wait: Duration::ZERO, ..query }).await,
+        }
     }
 
     /// Sends a signal to an execution's process group.

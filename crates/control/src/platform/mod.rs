@@ -15,22 +15,27 @@ mod snapshots;
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use remuda_engine::{Engine, EngineError, Parts};
 use remuda_journal::{Journal, Settings};
 use remuda_types::wire::Snapshot;
 use remuda_types::{Error, ErrorCode, QuotaLimits, SandboxState, SnapshotState};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::access::{AccessKeys, Accounts};
 use crate::events;
 use crate::executions::{ExecutionPlaces, remove_carried};
-use crate::operations::{expire, remove};
+use crate::operations::{expire, raise, remove};
+use crate::records::snapshot_is;
 use crate::recovery;
 use crate::registry::{Registry, SandboxCell, SnapshotCell};
 use crate::turns::Turns;
 use crate::usage::ended;
+
+/// How long a server that ends waits for operations that are under way.
+const UNDER_WAY_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// What a platform is opened with.
 #[derive(Debug, Clone)]
@@ -57,7 +62,7 @@ pub(crate) struct Shared {
     accounts: Accounts,
     access_keys: AccessKeys,
     pub(crate) registry: Registry,
-    closing: AtomicBool,
+    closing: CancellationToken,
     /// Operations, which run to their end whoever waits for them.
     under_way: TaskTracker,
     turns: Turns,
@@ -110,7 +115,7 @@ impl Platform {
             accounts,
             access_keys,
             registry: Registry::default(),
-            closing: AtomicBool::new(false),
+            closing: CancellationToken::new(),
             under_way: TaskTracker::new(),
             turns: Turns::default(),
         };
@@ -120,14 +125,30 @@ impl Platform {
         Ok(platform)
     }
 
-    /// Ends every sandbox and removes everything. New work is refused from the first moment on.
+    /// Ends without touching what runs: sandboxes go on, and the next server on this data directory takes them over.
+    /// New work is refused from the first moment on; what is under way is waited for, within a limit, and is settled by
+    /// the next server where that does not suffice.
+    ///
+    /// # Errors
+    /// The journal could not be closed in order; the next server finds out what it holds.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.shared.closing.cancel();
+        self.under_way().close();
+        if tokio::time::timeout(UNDER_WAY_WAIT_MAX, self.under_way().wait()).await.is_err() {
+            tracing::warn!("{} operations are left to the next server", self.under_way().len());
+        }
+        let closed = self.journal().clone().close().await;
+        closed.map_err(|e| crate::errors::journal(&e))
+    }
+
+    /// Ends every sandbox and removes everything, snapshots too. New work is refused from the first moment on.
     ///
     /// # Errors
     /// The first thing that could not be removed; the rest was tried all the same.
     pub async fn shut_down(&self) -> Result<(), Error> {
-        self.shared.closing.store(true, Ordering::SeqCst);
+        self.shared.closing.cancel();
         let cells = self.registry().tables().sandboxes();
-        let living = cells.iter().filter(|c| !c.is_over()).map(|c| remove::end_and_remove(self, c));
+        let living = cells.iter().filter(|c| !c.is_over()).map(|cell| self.end_with_server(cell));
         let results = futures_util::future::join_all(living).await;
         self.under_way().close();
         self.under_way().wait().await;
@@ -136,12 +157,24 @@ impl Platform {
         if let Err(e) = self.execution_places().remove_others(&HashSet::new()) {
             tracing::error!("failed to remove what executions left: {e}");
         }
+        let snapshots = self.registry().tables().snapshots();
+        let gone = snapshots.iter().flat_map(|s| [snapshot_is(&s.id, SnapshotState::Deleted), ended(&s.id)]);
+        let told = self.journal().apply(gone.collect()).await;
         let closed = self.journal().clone().close().await;
-        results.into_iter().try_for_each(|r| r.map(drop))?;
-        closed.map_err(|e| crate::errors::journal(&e))?;
+        results.into_iter().collect::<Result<(), Error>>()?;
+        told.and(closed).map_err(|e| crate::errors::journal(&e))?;
         swept.map_err(|e| {
             Error::new(ErrorCode::EngineFailed, "not everything could be removed").cause(crate::errors::chain(&e))
         })
+    }
+
+    async fn end_with_server(&self, cell: &Arc<SandboxCell>) -> Result<(), Error> {
+        cell.status.send_modify(|status| {
+            status.reason.get_or_insert_with(|| "the server ended".to_owned());
+        });
+        remove::end_and_remove(self, cell).await?;
+        let gone = raise::ended(cell, SandboxState::Gone);
+        self.journal().apply(gone).await.map_err(|e| crate::errors::journal(&e))
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -180,9 +213,22 @@ impl Platform {
         &self.shared.turns
     }
 
+    /// Waits until this server begins to end.
+    pub(crate) async fn closed(&self) {
+        self.shared.closing.cancelled().await;
+    }
+
+    /// Waits for something that may take long, and no longer than this server lasts.
+    pub(crate) async fn while_open(&self, waiting: impl Future<Output = ()>) {
+        tokio::select! {
+            () = waiting => {}
+            () = self.shared.closing.cancelled() => {}
+        }
+    }
+
     /// Refuses work that would outlive a server that is ending.
     pub(crate) fn admit_work(&self) -> Result<(), Error> {
-        if self.shared.closing.load(Ordering::SeqCst) {
+        if self.shared.closing.is_cancelled() {
             return Err(Error::new(ErrorCode::ShuttingDown, "the server is ending and takes no new work"));
         }
         Ok(())
@@ -207,6 +253,7 @@ impl Platform {
         {
             let doc = &mut cell.inner().doc;
             doc.memory = None;
+            doc.carried.clear();
             doc.shown.memory_kept = false;
         }
         // What it carries of executions' output goes along; branches have their own links to it.

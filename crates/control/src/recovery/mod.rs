@@ -1,81 +1,102 @@
-//! What a server does about an earlier one on the same data directory before it takes its first call.
+//! What a server does about an earlier one on the same data directory.
+//!
+//! ```text
+//!  read back what was on record: snapshots, sandboxes, operations without an outcome
+//!        │
+//!  remove what no record owns
+//!        │
+//!  each machine: wait for what the dead server had under way in it ─► resume it, if it ran ─► take it over
+//!        │                                                        └─► it has ended: stopped, with the reason
+//!  calls are taken
+//!        │
+//!  each operation: finished or undone; what came of it is what a retry with its key is told
+//! ```
+//!
+//! The order matters: while an orphaned checkpoint is being written, its machine stands still and its places are not to
+//! be touched; and before anything else, what stands still must go on.
+
+mod adopt;
+mod finish;
+mod read;
 
 use std::collections::HashSet;
+use std::time::Duration;
 
-use remuda_journal::{
-    Change, Holder, Operation as Record, Outcome, Paging, SandboxChange, SandboxFilter, SnapshotFilter, Whose,
-};
-use remuda_types::{Error, ErrorCode, SandboxState, SnapshotState};
+use remuda_journal::{Operation as Record, Paging};
+use remuda_types::{Error, ErrorCode};
 
-use crate::clock::now_unix_ms;
-use crate::operation::{Fault, outcome};
 use crate::platform::Platform;
-use crate::records::snapshot_is;
+use read::Fate;
 
-/// Ends everything that an earlier server left, and writes that down.
+/// How long taking calls waits for machines. What has not been found by then is `unreachable` until it is.
+const MACHINES_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// Takes up what an earlier server left. Whatever takes long goes on behind.
 pub(crate) async fn recover(platform: &Platform) -> Result<(), Error> {
-    let journal = platform.journal();
-    let failed = |e| crate::errors::journal(&e);
-    let swept = platform.engine().sweep().await;
-    let left = swept.map_err(|e| {
-        Error::new(ErrorCode::EngineFailed, "what an earlier server left can't be removed")
-            .cause(crate::errors::chain(&e))
-            .remedy("run: remuda setup --check")
-    })?;
-    // Nothing of it is read back yet.
-    platform.execution_places().remove_others(&HashSet::new()).map_err(|e| {
-        Error::new(ErrorCode::EngineFailed, "what an earlier server's executions left can't be removed").cause(e)
-    })?;
-    if left > 0 {
-        tracing::info!("cleared {left} sandboxes that an earlier server left behind");
-    }
-    let now = now_unix_ms();
-    loop {
-        let page = journal.sandboxes(Whose::Everyones, SandboxFilter::default(), Paging::first()).await;
-        let page = page.map_err(failed)?;
-        let ended = page.items.iter().flat_map(|record| {
-            let change = SandboxChange::of(&record.uid).state(SandboxState::Gone).ended(now);
-            let change = change.reason(Some("the server ended".to_owned()));
-            [Change::Sandbox(change), Change::Release(Holder::from(&record.uid))]
-        });
-        journal.apply(ended.collect()).await.map_err(failed)?;
-        if page.next.is_none() {
-            break;
+    let unfinished = unfinished(platform).await?;
+    let ending: HashSet<_> = unfinished.iter().filter(|r| r.scope.kind() == "remove").filter_map(target).collect();
+    read::snapshots(platform).await?;
+    let fates = read::sandboxes(platform, &ending).await?;
+    remove_leftovers(platform).await?;
+    let mut adoptions = tokio::task::JoinSet::new();
+    for (cell, fate) in fates {
+        if let Fate::Adopted(host, wanted) = fate {
+            let adopting = adopt::adopt(platform.clone(), cell, host, wanted);
+            adoptions.spawn(platform.under_way().track_future(adopting));
         }
     }
-    loop {
-        let page = journal.snapshots(Whose::Everyones, SnapshotFilter::default(), Paging::first()).await;
-        let page = page.map_err(failed)?;
-        let ended = page.items.iter().flat_map(|record| {
-            [snapshot_is(&record.id, SnapshotState::Deleted), Change::Release(Holder::from(&record.id))]
-        });
-        journal.apply(ended.collect()).await.map_err(failed)?;
-        if page.next.is_none() {
-            break;
-        }
+    let found = async { while adoptions.join_next().await.is_some() {} };
+    if tokio::time::timeout(MACHINES_WAIT_MAX, found).await.is_err() {
+        tracing::warn!("{} machines are still being looked for; calls are taken meanwhile", adoptions.len());
     }
+    adoptions.detach_all();
+    finish::all(platform, unfinished);
+    Ok(())
+}
+
+fn target(record: &Record) -> Option<remuda_types::SandboxId> {
+    record.scope.target().cloned()
+}
+
+/// Every operation without an outcome, in the order of their admission.
+async fn unfinished(platform: &Platform) -> Result<Vec<Record>, Error> {
+    let (mut all, mut paging) = (Vec::new(), Paging::first());
     loop {
-        let page = journal.unfinished(Paging::first()).await.map_err(failed)?;
-        for record in &page.items {
-            let outcome: Outcome = outcome::<()>(&Err(interrupted(record)))?;
-            journal.finish(&record.id, outcome, Vec::new(), now).await.map_err(failed)?;
-        }
-        if page.next.is_none() {
-            return Ok(());
+        let page = platform.journal().unfinished(paging).await.map_err(|e| crate::errors::journal(&e))?;
+        all.extend(page.items);
+        match page.next {
+            Some(next) => paging = Paging::after(next),
+            None => return Ok(all),
         }
     }
 }
 
-/// Why an operation has no other outcome than that.
-fn interrupted(record: &Record) -> Fault {
-    let kind = record.scope.kind();
-    let told = |code, message: String, remedy: &str| {
-        Error::new(code, message).cause("the server ended in the middle of it").remedy(remedy)
+/// Removes whatever lies on the data directory and belongs to no record: what was half-made when a server was killed
+/// after it had written down the end.
+async fn remove_leftovers(platform: &Platform) -> Result<(), Error> {
+    let failed = |e| {
+        Error::new(ErrorCode::EngineFailed, "what an earlier server left can't be removed")
+            .cause(crate::errors::chain(&e))
+            .remedy("run: remuda setup --check")
     };
-    if matches!(kind, "execute" | "signal" | "cancel" | "write_file" | "make_directory" | "remove_file") {
-        let message = format!("whether this {kind} took place is not known");
-        return Fault::Unknown(told(ErrorCode::Indeterminate, message, "look before you send it with another key"));
+    let engine = platform.engine();
+    let mut left = engine.leftovers().map_err(failed)?;
+    {
+        let tables = platform.registry().tables();
+        for cell in tables.sandboxes() {
+            left.machines.remove(&cell.uid);
+        }
+        for cell in tables.snapshots() {
+            left.snapshots.remove(&cell.id);
+        }
+        for layer in tables.layers_in_use() {
+            left.snapshots.remove(&layer);
+        }
     }
-    let message = format!("this {kind} was interrupted and is undone");
-    Fault::Failed(told(ErrorCode::Interrupted, message, "send it again with another key"))
+    let removed = left.machines.len() + left.snapshots.len();
+    engine.remove_leftovers(&left).await.map_err(failed)?;
+    if removed > 0 {
+        tracing::info!("removed {removed} sandboxes and snapshots that were left half-made by an earlier server");
+    }
+    Ok(())
 }

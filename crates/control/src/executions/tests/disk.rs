@@ -108,10 +108,10 @@ async fn a_capture_on_a_full_disk_fails_whole() {
     say(&cell, &[b'x'; 50_000]).unwrap();
     disk.fill();
     let into = disk.path().join("snap");
-    let error = executions.carry(&into).unwrap_err();
+    let error = executions.carry(&into, 0).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
     assert!(!into.exists());
     disk.give_back();
     say(&cell, b"on").unwrap();
-    assert_eq!(executions.carry(&into).unwrap()[0].have(), 50_002);
+    assert_eq!(executions.carry(&into, 0).unwrap()[0].have(), 50_002);
 }

@@ -40,7 +40,7 @@ async fn the_process_that_is_killed() {
         println!("have {}", *agent.credited.borrow());
         if n % 7 == 6 {
             let into = place.join(format!("carried-{}", agent.sent));
-            let carried = executions.carry(&into).unwrap();
+            let carried = executions.carry(&into, 0).unwrap();
             std::fs::write(into.with_extension("json"), serde_json::to_vec(&carried).unwrap()).unwrap();
         }
     }

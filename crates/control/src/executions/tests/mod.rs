@@ -45,6 +45,7 @@ fn head(channel: u32) -> Head {
         channel,
         effect: Some(7),
         timeout_ms: None,
+        began_ms: None,
         origin: None,
     }
 }
@@ -249,7 +250,7 @@ async fn a_branch_goes_on_under_its_own_record() {
     say(&short, b"short").unwrap();
     end(&over);
     let into = snapshot.path().join("snap");
-    let carried = executions.carry(&into).unwrap();
+    let carried = executions.carry(&into, 0).unwrap();
     assert_eq!(carried.iter().map(|c| c.channel).collect::<Vec<_>>(), [4, 5], "what ended is no part of a copy");
     flush_carried(&into).unwrap();
     // It can be kept as JSON.
@@ -287,7 +288,7 @@ async fn a_branch_may_say_much_before_it_is_admitted() {
     let (place, snapshot) = (place(), place());
     let executions = at(place.path());
     admitted(&executions, 1);
-    let carried = executions.carry(&snapshot.path().join("snap")).unwrap().remove(0);
+    let carried = executions.carry(&snapshot.path().join("snap"), 0).unwrap().remove(0);
     let branch = at(&place.path().join("branch"));
     for _ in 0..20 {
         let id = ExecutionId::from_entropy(id_entropy().unwrap());

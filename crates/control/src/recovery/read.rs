@@ -1,0 +1,101 @@
+//! Reads sandboxes and snapshots that have not ended back into memory.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use remuda_journal::{Paging, SandboxFilter, SandboxRecord, SnapshotFilter, Whose};
+use remuda_types::{Error, ErrorCode, SandboxId, SandboxState};
+
+use crate::driver::Status;
+use crate::executions::{Executions, Retention};
+use crate::platform::Platform;
+use crate::records::{self, HostRecord, SandboxRecords, SandboxSpec};
+use crate::registry::{SandboxCell, SnapshotCell};
+
+/// What is to be done about a sandbox.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Fate {
+    /// Its machine is looked for, and is to be in this state.
+    Adopted(HostRecord, SandboxState),
+    /// It has no machine, or one that nobody has heard of: whatever operation is about it goes on from there.
+    Left,
+}
+
+/// Reads snapshots back.
+pub(super) async fn snapshots(platform: &Platform) -> Result<(), Error> {
+    let mut paging = Paging::first();
+    loop {
+        let page = platform.journal().snapshots(Whose::Everyones, SnapshotFilter::default(), paging).await;
+        let page = page.map_err(|e| crate::errors::journal(&e))?;
+        for record in &page.items {
+            let (shown, doc) = records::snapshot(record)?;
+            let cell = SnapshotCell::new(record.account.clone(), records::SnapshotDoc { shown, ..doc });
+            platform.registry().tables().add_snapshot(cell);
+        }
+        match page.next {
+            Some(next) => paging = Paging::after(next),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Reads sandboxes back, with what is to be done about each. `ending` are being removed: their machines are not taken
+/// over any more.
+pub(super) async fn sandboxes(
+    platform: &Platform,
+    ending: &HashSet<SandboxId>,
+) -> Result<Vec<(Arc<SandboxCell>, Fate)>, Error> {
+    let (mut all, mut paging) = (Vec::new(), Paging::first());
+    loop {
+        let page = platform.journal().sandboxes(Whose::Everyones, SandboxFilter::default(), paging).await;
+        let page = page.map_err(|e| crate::errors::journal(&e))?;
+        for record in page.items {
+            all.push(sandbox(platform, record, ending).await?);
+        }
+        match page.next {
+            Some(next) => paging = Paging::after(next),
+            None => return Ok(all),
+        }
+    }
+}
+
+async fn sandbox(
+    platform: &Platform,
+    record: SandboxRecord,
+    ending: &HashSet<SandboxId>,
+) -> Result<(Arc<SandboxCell>, Fate), Error> {
+    let what = format!("the record of {}", record.id);
+    let spec: SandboxSpec = records::read(&what, &record.spec)?;
+    // Builds before 2026-12 left no machine running and wrote down less.
+    let host: Option<HostRecord> = serde_json::from_value(record.host.clone()).ok();
+    let directory = platform.execution_places().sandbox(&record.uid);
+    let reading = tokio::task::spawn_blocking(move || Executions::recover(directory, Retention::default())).await;
+    let executions = reading.map_err(|e| Error::new(ErrorCode::Internal, "a task ended").cause(e))?;
+    let executions = executions
+        .map_err(|e| Error::new(ErrorCode::EngineFailed, format!("what ran in {} can't be read back", record.id)).cause(e))?;
+    let fate = match (&host, record.state) {
+        _ if ending.contains(&record.id) => Fate::Left,
+        (Some(host), SandboxState::Paused) => Fate::Adopted(host.clone(), SandboxState::Paused),
+        (Some(host), SandboxState::Starting | SandboxState::Running) => {
+            Fate::Adopted(host.clone(), SandboxState::Running)
+        }
+        _ => Fate::Left,
+    };
+    let mut status = Status { state: record.state, reason: record.reason, ended_at_ms: record.ended_at_ms };
+    if host.is_none() && matches!(record.state, SandboxState::Running | SandboxState::Paused) {
+        status.state = SandboxState::Stopped;
+        status.reason = Some("its processes are not on record: an earlier build of the server made it".to_owned());
+    }
+    let records =
+        SandboxRecords { journal: platform.journal().clone(), account: record.account, uid: record.uid };
+    let cell = SandboxCell::new(record.id, records, record.labels, spec, record.layers, executions, status);
+    if record.state == SandboxState::Stopped {
+        // A server that was killed just after the machine had died may not have written down the ends of all.
+        cell.executions.sandbox_ended(false);
+        let died_at_ms = cell.ledger.died_at_ms().await;
+        cell.status.send_modify(|status| status.ended_at_ms = died_at_ms);
+    }
+    cell.found.send_replace(!matches!(fate, Fate::Adopted(..)));
+    platform.registry().tables().add_sandbox(cell.clone());
+    Ok((cell, fate))
+}
