@@ -31,12 +31,7 @@ impl Heir {
             Origin::Snapshot { snapshot, .. } => Some(snapshot.clone()),
             Origin::Image { .. } => None,
         };
-        Heir {
-            id: cell.id.clone(),
-            snapshot,
-            records: cell.records.clone(),
-            executions: cell.executions.clone(),
-        }
+        Heir { id: cell.id.clone(), snapshot, records: cell.records.clone(), executions: cell.executions.clone() }
     }
 
     /// The identity, the same whichever server tells it.
@@ -94,12 +89,7 @@ impl Heir {
     }
 
     /// What became of an execution that the agent does not list.
-    async fn ask_for(
-        &self,
-        live: &Live,
-        execution: &ExecutionCell,
-        effect: Option<u64>,
-    ) -> Result<(), ChannelError> {
+    async fn ask_for(&self, live: &Live, execution: &ExecutionCell, effect: Option<u64>) -> Result<(), ChannelError> {
         live.channel.detach(execution.channel);
         let Some(effect) = effect else {
             execution.unknown();

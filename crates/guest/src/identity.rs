@@ -55,7 +55,7 @@ pub fn take(inherited: &Inherited, bind: &Bind) {
 }
 
 fn has(place: &Path, bind: &Bind) -> bool {
-    let written = small_file::read(&place.join("identity.json")).unwrap_or_default();
+    let written = small_file::read(place.join("identity.json")).unwrap_or_default();
     serde_json::from_slice::<serde_json::Value>(&written).is_ok_and(|identity| identity["uid"] == bind.uid.as_str())
 }
 

@@ -14,18 +14,18 @@ use crate::world::Server;
 /// What was answered to a keyed call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Told {
-    status: u16,
-    replayed: bool,
+    pub status: u16,
+    pub replayed: bool,
     pub body: Value,
 }
 
 impl Told {
-    fn code(&self) -> &str {
+    pub fn code(&self) -> &str {
         self.body["error"]["code"].as_str().unwrap_or("")
     }
 }
 
-fn begin(server: &Server, method: &str, path: &str, key: &str, body: &str) -> UnixStream {
+pub fn begin(server: &Server, method: &str, path: &str, key: &str, body: &str) -> UnixStream {
     let mut socket = UnixStream::connect(server.data_dir.join("remuda.sock")).unwrap();
     write!(
         socket,

@@ -21,6 +21,7 @@ mod input;
 mod keys;
 mod receipts;
 mod refused_checkpoint;
+mod restart;
 mod retries;
 mod server;
 mod server_end;

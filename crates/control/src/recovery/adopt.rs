@@ -29,7 +29,9 @@ pub(super) async fn adopt(platform: Platform, cell: Arc<SandboxCell>, host: Host
         match platform.engine().adopt(&cell.uid, &host.processes).await {
             Ok(Adopted::Alive(survivor)) => take_over(&cell, *survivor, &host, wanted).await,
             Ok(Adopted::Ended(death)) => ended(&cell, death == Death::OutOfMemory, &driver::why(death, None)).await,
-            Ok(Adopted::Gone) => ended(&cell, false, "the host was started anew, and its processes ended with it").await,
+            Ok(Adopted::Gone) => {
+                ended(&cell, false, "the host was started anew, and its processes ended with it").await
+            }
             Err(e) => {
                 tracing::error!("what became of {} can't be told yet: {}", cell.id, crate::errors::chain(&e));
                 drop(adopting);

@@ -71,8 +71,9 @@ async fn sandbox(
     let directory = platform.execution_places().sandbox(&record.uid);
     let reading = tokio::task::spawn_blocking(move || Executions::recover(directory, Retention::default())).await;
     let executions = reading.map_err(|e| Error::new(ErrorCode::Internal, "a task ended").cause(e))?;
-    let executions = executions
-        .map_err(|e| Error::new(ErrorCode::EngineFailed, format!("what ran in {} can't be read back", record.id)).cause(e))?;
+    let executions = executions.map_err(|e| {
+        Error::new(ErrorCode::EngineFailed, format!("what ran in {} can't be read back", record.id)).cause(e)
+    })?;
     let fate = match (&host, record.state) {
         _ if ending.contains(&record.id) => Fate::Left,
         (Some(host), SandboxState::Paused) => Fate::Adopted(host.clone(), SandboxState::Paused),
@@ -86,8 +87,7 @@ async fn sandbox(
         status.state = SandboxState::Stopped;
         status.reason = Some("its processes are not on record: an earlier build of the server made it".to_owned());
     }
-    let records =
-        SandboxRecords { journal: platform.journal().clone(), account: record.account, uid: record.uid };
+    let records = SandboxRecords { journal: platform.journal().clone(), account: record.account, uid: record.uid };
     let cell = SandboxCell::new(record.id, records, record.labels, spec, record.layers, executions, status);
     if record.state == SandboxState::Stopped {
         // A server that was killed just after the machine had died may not have written down the ends of all.
