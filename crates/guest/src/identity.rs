@@ -56,7 +56,9 @@ pub fn take(inherited: &Inherited, bind: &Bind) {
 
 fn has(place: &Path, bind: &Bind) -> bool {
     let written = small_file::read(place.join("identity.json")).unwrap_or_default();
-    serde_json::from_slice::<serde_json::Value>(&written).is_ok_and(|identity| identity["uid"] == bind.uid.as_str())
+    serde_json::from_slice::<serde_json::Value>(&written).is_ok_and(|identity| {
+        (&identity["uid"], &identity["sandbox"]) == (&bind.uid.as_str().into(), &bind.sandbox.as_str().into())
+    })
 }
 
 fn tell(item: &str, result: io::Result<()>) {

@@ -41,8 +41,15 @@ fn the_identity_is_written_down() {
     again.sandbox = "c2@2026-10-08T13:00:00.000Z".to_owned();
     again.snapshot = Some("snap".to_owned());
     assert!(host.call(&Host::call_of(again)).is_ok());
-    let identity = std::fs::read_to_string(host.root.path().join("run/remuda/identity.json")).unwrap();
+    let place = host.root.path().join("run/remuda/identity.json");
+    let identity = std::fs::read_to_string(&place).unwrap();
     assert!(identity.contains("c2@") && identity.contains(r#""snapshot":"snap""#), "{identity}");
+    // Told once more by a server that was restarted, it is no news to whoever watches the file.
+    let mut same = Host::bind_request(&[]);
+    same.sandbox = "c2@2026-10-08T13:00:00.000Z".to_owned();
+    same.now_unix_ms += 1;
+    assert!(host.call(&Host::call_of(same)).is_ok());
+    assert_eq!(std::fs::read_to_string(&place).unwrap(), identity);
 }
 
 #[test]
@@ -84,8 +91,9 @@ fn a_new_host_hears_nothing_of_what_the_old_one_asked() {
     };
     host.request(write, &request);
     host.send(Kind::HostData, write, *b"half");
-    let mark = host.root.path().join("mark");
-    let spawn = host.script("root", &format!("echo kept; touch {}", mark.display()));
+    let (mark, go) = (host.root.path().join("mark"), host.root.path().join("go"));
+    let script = format!("echo kept; touch {}; while [ ! -e {} ]; do sleep 0.01; done", mark.display(), go.display());
+    let spawn = host.script("root", &script);
     let spawned = host.next_call();
     host.request(spawned, &Request::Spawn(spawn.clone()));
 
@@ -107,6 +115,7 @@ fn a_new_host_hears_nothing_of_what_the_old_one_asked() {
     assert_eq!(bound.executions.len(), 1);
     let report = &bound.executions[0];
     assert_eq!((report.channel, report.running), (spawned, true));
+    std::fs::write(go, "").unwrap();
     // The execution is not lost, and nothing else is heard of.
     host.seen.insert(spawned, Seen::default());
     assert_eq!(host.finish(spawned).stdout, b"kept\n");
