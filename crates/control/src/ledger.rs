@@ -72,8 +72,8 @@ impl Ledger {
     }
 
     /// Its processes ended by themselves: that is written down, before this returns.
-    pub(crate) async fn died(&self, reason: &str) {
-        let death = Death { at_ms: now_unix_ms(), reason: reason.to_owned() };
+    pub(crate) async fn died(&self, at_ms: i64, reason: &str) {
+        let death = Death { at_ms, reason: reason.to_owned() };
         let entry = self.add(None, |machine| {
             machine.died.get_or_insert(death);
         });

@@ -330,8 +330,10 @@ impl Task {
         self.silence = None;
         self.executions.sandbox_ended(out_of_memory);
         self.admission.died();
-        self.publish(Some(reason.clone()));
-        self.ledger.died(&reason).await;
+        // On record before it is told, so that a server that is killed in between tells the same.
+        let at_ms = now_unix_ms();
+        self.ledger.died(at_ms, &reason).await;
+        self.publish(Some((reason, at_ms)));
     }
 
     /// The last thing a driver does. Whoever asked to stop tears the machine down.
@@ -346,13 +348,13 @@ impl Task {
         self.publish(None);
     }
 
-    fn publish(&self, reason: Option<String>) {
+    fn publish(&self, death: Option<(String, i64)>) {
         let state = self.admission.state();
         self.status.send_modify(|status| {
             status.state = state;
-            if reason.is_some() {
-                status.reason = reason;
-                status.ended_at_ms = Some(now_unix_ms());
+            if let Some((reason, at_ms)) = death {
+                status.reason = Some(reason);
+                status.ended_at_ms = Some(at_ms);
             }
         });
     }

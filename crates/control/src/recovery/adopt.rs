@@ -102,10 +102,11 @@ async fn lost(cell: &SandboxCell, why: &str) {
 async fn ended(cell: &SandboxCell, out_of_memory: bool, reason: &str) {
     tracing::warn!("{} ended while no server ran, or could not be taken over: {reason}", cell.id);
     cell.executions.sandbox_ended(out_of_memory);
+    let at_ms = now_unix_ms();
+    cell.ledger.died(at_ms, reason).await;
     cell.status.send_modify(|status| {
         status.state = SandboxState::Stopped;
         status.reason = Some(reason.to_owned());
-        status.ended_at_ms = Some(now_unix_ms());
+        status.ended_at_ms = Some(at_ms);
     });
-    cell.ledger.died(reason).await;
 }
