@@ -72,7 +72,7 @@ async fn answers(socket: &Path) -> bool {
 fn remote(url: &str) -> anyhow::Result<Client> {
     let key = env::var(KEY_VARIABLE).map_err(|_| {
         Failure::new(USAGE, format!("a remote server needs its key in {KEY_VARIABLE}"))
-            .remedy("set it to the key that `remuda serve` printed there on its first start")
+            .remedy("set it to a key that `remuda key create` or the first start of `remuda serve` printed there")
     })?;
     Ok(Client::tcp(url, &key)?)
 }

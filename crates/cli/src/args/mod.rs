@@ -19,7 +19,7 @@ use remuda_types::{ExecutionId, QuotaLimits, QuotaSetting, ReceiptId, SandboxId,
 
 pub use self::access::{AccountCommand, Key, KeyCreate, NarrowingArgs, OfAccount};
 use self::signal::signal;
-use self::values::{drills, duration, execution_id, memory_mib, of_receipt, pair, sandbox_id};
+use self::values::{drills, execution_id, listen, memory_mib, number, of_receipt, pair, sandbox_id, time_limit};
 
 /// Prepared Linux sandboxes for coding agents: capture a running machine with its memory, fork it, judge from outside.
 #[derive(Debug, Parser)]
@@ -149,7 +149,7 @@ pub struct Setup {
 #[derive(Debug, Args)]
 pub struct Serve {
     /// Where to listen for remote clients
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8787")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8787", value_parser = listen)]
     pub listen: SocketAddr,
     /// What an account may use that has no limits of its own, such as sandboxes=20, disk_bytes=100G or
     /// starts_per_month=none; may be repeated
@@ -236,8 +236,8 @@ pub struct Exec {
     /// to its end before the command starts
     #[arg(short = 'i', long)]
     pub stdin: bool,
-    /// Kill it after this running time, such as 90s, 5m or 1h; a bare number counts seconds
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    /// Kill it after this running time, such as 90s, 5m or 1h, and 24h at most; a bare number counts seconds
+    #[arg(long, value_name = "TIME", value_parser = time_limit)]
     pub timeout: Option<Duration>,
     /// Guest user; `user` when not given
     #[arg(short, long)]
@@ -468,7 +468,7 @@ pub struct Events {
     #[arg(short, long)]
     pub follow: bool,
     /// Only those above this number
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = number)]
     pub after: u64,
 }
 
@@ -507,7 +507,7 @@ pub struct RodeoRun {
     #[arg(long, value_enum, default_value_t = Mode::Memory, hide_possible_values = true)]
     pub mode: Mode,
     /// Seed of the jobs; the workload's own when not given
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = number)]
     pub seed: Option<u64>,
     /// Directory in which the run makes one for its evidence; ./evidence when not given
     #[arg(long, value_name = "DIR")]

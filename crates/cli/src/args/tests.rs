@@ -2,6 +2,7 @@
 
 use clap::CommandFactory;
 
+use super::values::duration;
 use super::*;
 
 const ID: &str = "c1@2026-10-08T12:00:00.000Z";
@@ -62,6 +63,10 @@ fn durations_and_pairs() {
     for wrong in ["-5s", "soon", "1x", "0", "0s", ""] {
         assert!(duration(wrong).unwrap_err().contains("90s, 5m"), "{wrong}");
     }
+    assert_eq!(time_limit("24h"), Ok(Duration::from_secs(86_400)));
+    assert!(time_limit("25h").unwrap_err().contains("24h at most") && time_limit("1us").is_err());
+    refused(&["serve", "--listen", "8787"], "127.0.0.1:8787 or");
+    refused(&["events", "--after", "x"], "whole number");
     assert_eq!(pair("A=b=c"), Ok(("A".into(), "b=c".into())));
     assert!(pair("=b").is_err() && pair("A").is_err());
 }

@@ -1,8 +1,9 @@
 //! How values on the command line are read. What is wrong with one must be said with what it should look like.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use remuda_types::limits::{MEMORY_MIB_MAX, MEMORY_MIB_MIN};
+use remuda_types::limits::{EXECUTION_TIMEOUT_MS_MAX, MEMORY_MIB_MAX, MEMORY_MIB_MIN};
 use remuda_types::{ExecutionId, IdError, OperationId, ReceiptId, SandboxId, SnapshotId};
 
 use super::{Drills, OfReceipt};
@@ -59,6 +60,26 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         }
     };
     if parsed.is_zero() { Err(wrong()) } else { Ok(parsed) }
+}
+
+/// A limit for the running time of a command.
+pub fn time_limit(text: &str) -> Result<Duration, String> {
+    let longest = Duration::from_millis(EXECUTION_TIMEOUT_MS_MAX);
+    match duration(text)? {
+        limit if limit > longest => Err(format!("it must be {}h at most", longest.as_secs() / 3600)),
+        limit if limit < Duration::from_millis(1) => Err("it must be 1ms at least".to_owned()),
+        limit => Ok(limit),
+    }
+}
+
+/// Where to listen.
+pub fn listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "it must look like 127.0.0.1:8787 or [::1]:8787".to_owned())
+}
+
+/// A number without a unit.
+pub fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "it must be a whole number".to_owned())
 }
 
 /// An amount of memory in MiB, within the limits of a sandbox. Units are powers of 1024.

@@ -112,6 +112,21 @@ async fn input_reaches_a_program_whole_and_ends() {
     let count = StartExecution { stdin: Some(large.clone()), ..script_of("cksum; cat < /dev/null") };
     let sum = run(count).await.stdout.unwrap();
     assert!(sum.ends_with(&format!(" {}\n", large.len())), "{sum}");
+    // The same as bytes, in base64.
+    let bytes = |encoded: &str| StartExecution {
+        argv: argv(&["od", "-An", "-tx1"]),
+        stdin_base64: Some(encoded.into()),
+        wait_ms,
+        ..Default::default()
+    };
+    assert_eq!(run(bytes("AP/+")).await.stdout.as_deref(), Some(" 00 ff fe\n"));
+    let both = StartExecution { stdin: Some("x".into()), ..bytes("AP/+") };
+    for wrong in [bytes("AP/"), bytes("no base64"), both] {
+        refused(api.client.execute(id, &wrong).await, ErrorCode::InvalidRequest);
+    }
+    let longer = StartExecution { stdin: Some("x".repeat((2 << 20) + 1)), ..script_of("cat") };
+    let error = refused(api.client.execute(id, &longer).await, ErrorCode::TooLarge);
+    assert_eq!(error.details["limit"], "stdin_bytes_max");
     // One that does not read all of it ends all the same.
     let head = StartExecution { argv: argv(&["head", "-n", "1"]), stdin: Some(large), wait_ms, ..Default::default() };
     assert_eq!(run(head).await.stdout.as_deref(), Some("0\n"));

@@ -380,7 +380,8 @@ fn check(request: &StartExecution) -> Result<(), Error> {
     if let Some(cwd) = &request.cwd
         && (!cwd.starts_with('/') || cwd.len() > PATH_BYTES_MAX)
     {
-        return invalid("cwd must be an absolute path".into());
+        let message = format!("cwd must be an absolute path of at most {PATH_BYTES_MAX} bytes, as in /workspace/src");
+        return invalid(message);
     }
     match request.timeout_ms {
         Some(ms) if !(1..=EXECUTION_TIMEOUT_MS_MAX).contains(&ms) => {

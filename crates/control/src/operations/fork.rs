@@ -153,7 +153,7 @@ pub(crate) fn slots(request: &ForkSandbox) -> Result<Vec<Option<Slot>>, Error> {
     }
     match &request.slots {
         Some(slots) if slots.len() != count as usize => {
-            let message = format!("{} slots were given for {count} branches", slots.len());
+            let message = format!("{count} branches take {count} slots, not {}", slots.len());
             Err(Error::new(ErrorCode::InvalidRequest, message).remedy("give as many slots as branches, or none"))
         }
         Some(slots) => {
