@@ -396,6 +396,36 @@ async fn a_branch_that_fails_fails_alone() {
     assert_eq!(api.count(&source.id).await, before.after(1));
 }
 
+#[tokio::test]
+async fn connections_that_a_capture_resets_are_counted_and_told() {
+    const PROGRAM: &str = "import socket, time\n\
+        server = socket.create_server(('0.0.0.0', 8080))\n\
+        print('up', flush=True)\n\
+        kept = server.accept()\n\
+        print('accepted', flush=True)\n\
+        time.sleep(600)\n";
+    let api = Api::shared();
+    let source = api.create().await;
+    let (server, _) = api.background(&source.id, crate::api::python(PROGRAM)).await;
+    let (client, id) = (api.client.clone(), source.id.clone());
+    let asking = tokio::spawn(async move {
+        client.port_request(&id, 8080, remuda_client::Method::GET, "/", Default::default(), "").await.map(drop)
+    });
+    let accepted = OutputQuery { offset: 3, wait: PATIENCE, ..OutputQuery::default() };
+    let page = api.client.output(&source.id, &server, &accepted).await.unwrap();
+    assert!(page.records[0].text.starts_with("accepted"), "{page:?}");
+    let fork = api.server.run(&["fork", &source.id.to_string(), "--count", "1"]);
+    assert_eq!(fork.stderr, "left out: 1 TCP connection to the outside: reset in the source and absent in copies\n");
+    let told = tokio::time::timeout(PATIENCE, asking).await.unwrap().unwrap();
+    refused(told, ErrorCode::PortUnreachable);
+    // What was reset is gone, and there is nothing to tell any more.
+    let again = api.server.run(&["fork", &source.id.to_string(), "--count", "1"]);
+    assert_eq!(again.stderr, "");
+    for id in [&fork.line(), &again.line(), &source.id.to_string()] {
+        api.remove(&id.parse().unwrap()).await;
+    }
+}
+
 /// Two descriptors that one `epoll_wait` found not ready together, of which one was closed later: gVisor's checkpoint
 /// takes the closed one along, and a copy would be woken for it without end.
 #[tokio::test]
