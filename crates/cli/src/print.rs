@@ -61,6 +61,7 @@ pub fn sandbox(sandbox: &Sandbox) -> io::Result<()> {
         ("memory", format!("{} MiB", sandbox.memory_mib)),
         ("from", origin(sandbox)),
     ];
+    rows.extend(sandbox.continues.as_ref().map(|id| ("continues", id.to_string())));
     rows.extend(sandbox.reason.clone().map(|reason| ("reason", reason)));
     rows.extend((!sandbox.labels.is_empty()).then(|| ("labels", labels(&sandbox.labels))));
     pairs(&rows)

@@ -1,7 +1,7 @@
 //! The server itself and its sandboxes: one method for each route, nothing decided here.
 
 use http::Method;
-use remuda_types::wire::{Capabilities, CreateSandbox, Health, Removal, Sandbox, SandboxList};
+use remuda_types::wire::{Capabilities, CreateSandbox, Health, Removal, Sandbox, SandboxList, StartSandbox, Stop};
 use remuda_types::{SandboxId, Slot};
 
 use crate::address::segment;
@@ -86,6 +86,23 @@ impl Client {
     /// As for every call: see [`ClientError`].
     pub async fn remove_sandbox(&self, id: &SandboxId) -> Result<Removal, ClientError> {
         self.change("remove", Some(id), Method::DELETE, sandbox_path(id)?).read().await
+    }
+
+    /// `POST /v1/sandboxes/{id}/stop`: ends its processes and keeps its files; also good when it had none.
+    ///
+    /// # Errors
+    /// As for every call: see [`ClientError`].
+    pub async fn stop(&self, id: &SandboxId) -> Result<Stop, ClientError> {
+        self.change("stop", Some(id), Method::POST, format!("{}/stop", sandbox_path(id)?)).read().await
+    }
+
+    /// `POST /v1/sandboxes/{id}/start`: goes on with the files of a stopped sandbox, as the next generation.
+    ///
+    /// # Errors
+    /// As for every call: see [`ClientError`].
+    pub async fn start(&self, id: &SandboxId, request: &StartSandbox) -> Result<Sandbox, ClientError> {
+        let path = format!("{}/start", sandbox_path(id)?);
+        self.change("start", Some(id), Method::POST, path).json(request).read().await
     }
 
     /// `POST /v1/sandboxes/{id}/pause`

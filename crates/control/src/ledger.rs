@@ -108,6 +108,19 @@ impl Ledger {
         .await
     }
 
+    /// It was stopped, and its files are kept.
+    pub(crate) fn at_rest(&self, reason: &str) -> Change {
+        self.event(events::SANDBOX_STOPPED, Some(reason.to_owned()), Some(machine_receipt(&self.records.uid)))
+    }
+
+    /// Another generation goes on with its files.
+    pub(crate) async fn replaced(&self, operation: Option<&OperationId>, by: &SandboxId) -> Entry {
+        let mut entry = self.add(operation, |machine| machine.replacement = Some(by.clone())).await;
+        let receipt = Some(machine_receipt(&self.records.uid));
+        entry.changes.push(self.event(events::SANDBOX_GONE, Some(format!("{by} goes on with its files")), receipt));
+        entry
+    }
+
     /// A stop of it came to this.
     pub(crate) async fn stopped(&self, operation: Option<&OperationId>, stop: Stop) -> Entry {
         let id = self.id.clone();

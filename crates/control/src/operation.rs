@@ -92,23 +92,26 @@ pub(crate) struct Ended<T> {
     pub(crate) changes: Vec<Change>,
     /// The sandbox that ended with it: once that is on record, it is answered for from there.
     pub(crate) over: Option<Arc<SandboxCell>>,
-    /// The turn of a receipt that is among the changes: held until they are on the disk.
-    pub(crate) turn: Option<OwnedMutexGuard<()>>,
+    /// The turns of receipts that are among the changes: held until they are on the disk.
+    pub(crate) turns: Vec<OwnedMutexGuard<()>>,
+    /// The generation that it was to continue holds its slot again.
+    pub(crate) hands_back: bool,
 }
 
 impl<T> Ended<T> {
     pub(crate) fn done(value: T, changes: Vec<Change>) -> Self {
-        Ended { result: Ok(value), changes, over: None, turn: None }
+        Ended { changes, ..Ended::from(Ok(value)) }
     }
 
     pub(crate) fn failed(error: Error, changes: Vec<Change>) -> Self {
-        Ended { result: Err(Fault::Failed(error)), changes, over: None, turn: None }
+        Ended { changes, ..Ended::from(Err(Fault::Failed(error))) }
     }
 
     /// Adds what is written in receipts and events.
     pub(crate) fn with(mut self, entry: Entry) -> Self {
         self.changes.extend(entry.changes);
-        Ended { turn: entry.turn, ..self }
+        self.turns.extend(entry.turn);
+        self
     }
 
     /// Names the sandbox that ended with it.
@@ -119,7 +122,7 @@ impl<T> Ended<T> {
 
 impl<T> From<Result<T, Fault>> for Ended<T> {
     fn from(result: Result<T, Fault>) -> Self {
-        Ended { result, changes: Vec::new(), over: None, turn: None }
+        Ended { result, changes: Vec::new(), over: None, turns: Vec::new(), hands_back: false }
     }
 }
 
@@ -162,7 +165,7 @@ impl Work {
     /// start settles it: the caller is told so instead of an outcome that could be taken back. Tells whether it was
     /// written.
     async fn finish<T: Serialize>(&self, ended: Ended<T>) -> (Result<T, Error>, bool) {
-        let Ended { result, changes, turn: _turn, .. } = ended;
+        let Ended { result, changes, turns: _turns, .. } = ended;
         let written = match &self.id {
             Some(id) => match outcome(&result) {
                 Ok(outcome) => self.journal.finish(id, outcome, changes, now_unix_ms()).await.map(drop),

@@ -96,6 +96,7 @@ pub(crate) fn sandbox(record: &SandboxRecord) -> Result<Sandbox, Error> {
         labels: record.labels.clone(),
         memory_mib: spec.memory_mib,
         origin: spec.origin,
+        continues: record.continues.clone(),
     })
 }
 

@@ -16,6 +16,19 @@ use crate::executions::{CarriedExecution, Executions};
 use crate::ledger::Ledger;
 use crate::records::{SandboxRecords, SandboxSpec, SnapshotDoc};
 
+/// The generation before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Predecessor {
+    pub(crate) id: SandboxId,
+    pub(crate) uid: Uid,
+}
+
+impl Predecessor {
+    pub(crate) fn of(cell: &SandboxCell) -> Predecessor {
+        Predecessor { id: cell.id.clone(), uid: cell.uid.clone() }
+    }
+}
+
 /// One generation of a slot that has not ended.
 #[derive(Debug)]
 pub(crate) struct SandboxCell {
@@ -34,8 +47,10 @@ pub(crate) struct SandboxCell {
     pub(crate) running: OnceLock<(Arc<Live>, Driver)>,
     /// Whether it is known what became of its machine: not yet, while a server that has just started looks for it.
     pub(crate) found: watch::Sender<bool>,
-    /// Held by whoever removes it, so that two removals are one.
-    pub(crate) removing: tokio::sync::Mutex<()>,
+    /// The generation whose files it goes on with.
+    pub(crate) continues: OnceLock<Predecessor>,
+    /// Held by whoever boots, stops, continues or removes it: one at a time.
+    pub(crate) removing: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl SandboxCell {
@@ -61,7 +76,8 @@ impl SandboxCell {
             status: Arc::new(watch::Sender::new(status)),
             running: OnceLock::new(),
             found: watch::Sender::new(true),
-            removing: tokio::sync::Mutex::default(),
+            continues: OnceLock::new(),
+            removing: Arc::default(),
         })
     }
 
@@ -84,6 +100,7 @@ impl SandboxCell {
             labels: self.labels.clone(),
             memory_mib: self.spec.memory_mib,
             origin: self.spec.origin.clone(),
+            continues: self.continues.get().map(|before| before.id.clone()),
         }
     }
 
@@ -107,10 +124,14 @@ impl SandboxCell {
 
     /// Its driver.
     pub(crate) fn driver(&self) -> Result<&Driver, Error> {
-        self.running.get().map(|(_, driver)| driver).ok_or_else(|| self.wrong_state())
+        match self.running.get() {
+            Some((_, driver)) if matches!(self.state(), SandboxState::Running | SandboxState::Paused) => Ok(driver),
+            _ => Err(self.wrong_state()),
+        }
     }
 
-    fn wrong_state(&self) -> Error {
+    /// Why it can't be used as it stands.
+    pub(crate) fn wrong_state(&self) -> Error {
         let Status { state, reason, .. } = self.status.borrow().clone();
         if !*self.found.borrow() {
             let message = format!("{} was {state} when the server started, and is still being looked for", self.id);
@@ -122,6 +143,9 @@ impl SandboxCell {
             .detail("state", state.to_string());
         match (state, reason) {
             (SandboxState::Paused, _) => error.remedy(format!("resume it: remuda resume {}", self.id)),
+            (SandboxState::Stopped, Some(reason)) => {
+                error.cause(reason).remedy(format!("go on with its files: remuda start {}", self.id))
+            }
             (_, Some(reason)) => error.cause(reason),
             _ => error,
         }

@@ -145,6 +145,64 @@ impl Engine {
         Ok(TornDown { bytes_reclaimed, processes_gone, files_gone })
     }
 
+    /// Ends whatever runs of a machine and removes everything of it but its private files. May be repeated. Returns
+    /// whether no process is left.
+    pub async fn lay_down(&self, uid: &Uid) -> Result<bool> {
+        let cgroup = self.shared.cgroups.leftover(uid.as_str());
+        let processes_gone = end_processes(&cgroup).await?;
+        let places = self.shared.dirs.sandbox(uid);
+        let removing = tokio::task::spawn_blocking(move || -> Result<()> {
+            rootfs::unmount(&places.mount)?;
+            rootfs::unmount(&places.net_inner())?;
+            rootfs::unmount(&places.net_outer())?;
+            for dir in places.all().iter().filter(|dir| **dir != places.upper && **dir != places.root) {
+                remove_tree(dir).tried(|| format!("remove {}", dir.display()))?;
+            }
+            Ok(())
+        });
+        removing.await.map_err(std::io::Error::other).tried(|| "remove a machine's places".into())??;
+        if processes_gone {
+            cgroup.remove()?;
+        }
+        Ok(processes_gone)
+    }
+
+    /// Whether there are private files of a machine.
+    pub fn has_files(&self, uid: &Uid) -> bool {
+        self.shared.dirs.sandbox(uid).upper.exists()
+    }
+
+    /// Makes the private files of one machine, of which nothing may run, those of another one that has none yet. They
+    /// are there after a loss of power too when this returns. May be repeated, also after a crash in its middle.
+    ///
+    /// # Errors
+    /// `Busy` when a process of the first machine can't be ended; then nothing was moved.
+    pub async fn hand_over(&self, from: &Uid, to: &Uid) -> Result<()> {
+        if !self.lay_down(from).await? {
+            let what = format!("the end of the processes of {from}");
+            return Err(EngineError::Busy { what, waited: std::time::Duration::ZERO });
+        }
+        let (old, new) = (self.shared.dirs.sandbox(from), self.shared.dirs.sandbox(to));
+        let all = self.shared.dirs.sandboxes();
+        let moving = tokio::task::spawn_blocking(move || -> Result<()> {
+            crate::dirs::make(&new.root)?;
+            match fs::rename(&old.upper, &new.upper) {
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound && new.upper.exists() => {}
+                moved => moved.tried(|| format!("move {} to {}", old.upper.display(), new.upper.display()))?,
+            }
+            for dir in [&new.root, &old.root, &all] {
+                let flushed = match fs::File::open(dir) {
+                    Ok(dir) => dir.sync_all(),
+                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+                    Err(e) => Err(e),
+                };
+                flushed.tried(|| format!("flush {}", dir.display()))?;
+            }
+            Ok(())
+        });
+        moving.await.map_err(std::io::Error::other).tried(|| "hand over a machine's files".into())?
+    }
+
     /// Removes what belongs to this server as a whole, once no machine is left.
     pub fn close(&self) -> Result<()> {
         self.shared.cgroups.remove()?;

@@ -183,6 +183,8 @@ mod tests {
             "POST /v1/sandboxes/{id}/pause",
             "POST /v1/sandboxes/{id}/resume",
             "POST /v1/sandboxes/{id}/snapshots",
+            "POST /v1/sandboxes/{id}/start",
+            "POST /v1/sandboxes/{id}/stop",
             "POST /v1/snapshots/{snapshot}/restore",
             "PUT /v1/sandboxes/{id}/files",
         ]

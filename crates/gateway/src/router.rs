@@ -66,6 +66,8 @@ fn guarded_routes() -> OpenApiRouter<Platform> {
         .routes(routes!(server::capabilities))
         .routes(routes!(sandboxes::create, sandboxes::list))
         .routes(routes!(sandboxes::show, sandboxes::remove))
+        .routes(routes!(sandboxes::stop))
+        .routes(routes!(sandboxes::start))
         .routes(routes!(sandboxes::pause))
         .routes(routes!(sandboxes::resume))
         .routes(routes!(executions::start, executions::list))

@@ -1,4 +1,4 @@
-//! Routes of sandboxes: make, list, show, pause, resume, remove. Each is one call of the platform.
+//! Routes of sandboxes: make, list, show, pause, resume, stop, start, remove. Each is one call of the platform.
 
 use axum::Json;
 use axum::extract::State;
@@ -7,7 +7,7 @@ use http::StatusCode;
 use remuda_control::Platform;
 use remuda_types::Slot;
 use remuda_types::error::ErrorBody;
-use remuda_types::wire::{CreateSandbox, Labels, Removal, Sandbox, SandboxList};
+use remuda_types::wire::{CreateSandbox, Labels, Removal, Sandbox, SandboxList, StartSandbox, Stop};
 use utoipa::IntoParams;
 
 use crate::calling::{By, Calling, WithKey, told};
@@ -105,6 +105,29 @@ pub(crate) async fn remove(
     of: OfSandbox,
 ) -> Answer<Response> {
     Ok(told(StatusCode::OK, platform.remove(&call, &of.id).await))
+}
+
+/// Ends a sandbox's processes and keeps its files; also good when it had none. The generation holds its slot, and can be
+/// captured, started as the next one, or removed.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/stop", operation_id = "stop_sandbox", tag = "sandboxes", params(OfSandbox, WithKey), responses(
+    (status = 200, description = "It is stopped.", body = Stop),
+    (status = "default", description = "An error.", body = ErrorBody)))]
+pub(crate) async fn stop(State(platform): State<Platform>, Calling(call): Calling, of: OfSandbox) -> Answer<Response> {
+    Ok(told(StatusCode::OK, platform.stop(&call, &of.id).await))
+}
+
+/// Goes on with the files of a stopped sandbox, as the next generation of its slot: its memory is lost, and so the new one
+/// has an id of its own. The stopped one ends, and its id is answered with 410 and `continued_as`.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/start", operation_id = "start_sandbox", tag = "sandboxes", params(OfSandbox, WithKey), request_body = StartSandbox, responses(
+    (status = 201, description = "The next generation runs.", body = Sandbox),
+    (status = "default", description = "An error. The files are kept.", body = ErrorBody)))]
+pub(crate) async fn start(
+    State(platform): State<Platform>,
+    Calling(call): Calling,
+    of: OfSandbox,
+    JsonBody(request): JsonBody<StartSandbox>,
+) -> Answer<Response> {
+    Ok(told(StatusCode::CREATED, platform.start(&call, &of.id, request).await))
 }
 
 /// Halts a sandbox's processes; they keep their memory.

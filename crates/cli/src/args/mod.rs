@@ -106,6 +106,10 @@ pub enum Command {
     Pause(OneChange),
     /// Let a paused sandbox go on
     Resume(OneChange),
+    /// End the processes of sandboxes and keep their files
+    Stop(Rm),
+    /// Go on with the files of a stopped sandbox, as the next generation of its slot; prints its id
+    Start(Start),
     /// End and remove sandboxes
     Rm(Rm),
     /// Capture sandboxes, list and remove captures
@@ -189,6 +193,18 @@ pub struct KeyArg {
 pub struct OneChange {
     #[command(flatten)]
     pub sandbox: One,
+    #[command(flatten)]
+    pub key: KeyArg,
+}
+
+/// `start`.
+#[derive(Debug, Args)]
+pub struct Start {
+    #[command(flatten)]
+    pub sandbox: One,
+    /// Do not start the program that the sandbox was restored with
+    #[arg(long)]
+    pub no_launch: bool,
     #[command(flatten)]
     pub key: KeyArg,
 }

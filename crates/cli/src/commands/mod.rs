@@ -28,6 +28,8 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Create(args) => sandboxes::create(global, args).await,
         Command::Ls(args) => sandboxes::list(global, args).await,
         Command::Show(args) => sandboxes::show(global, &args.id).await,
+        Command::Stop(args) => sandboxes::stop(global, args).await,
+        Command::Start(args) => sandboxes::start(global, args).await,
         Command::Pause(args) => sandboxes::pause(global, args).await,
         Command::Resume(args) => sandboxes::resume(global, args).await,
         Command::Rm(args) => sandboxes::remove(global, args).await,

@@ -1,11 +1,11 @@
-//! `create`, `ls`, `show`, `pause`, `resume`, `rm`. Each is one call of the client for each sandbox.
+//! `create`, `ls`, `show`, `pause`, `resume`, `stop`, `start`, `rm`. Each is one call of the client for each sandbox.
 
 use remuda_client::SandboxFilter;
 use remuda_types::SandboxId;
-use remuda_types::wire::{CreateSandbox, RemovalResult, Sandbox, SandboxList};
+use remuda_types::wire::{CreateSandbox, RemovalResult, Sandbox, SandboxList, StartSandbox, StopResult};
 
 use super::DONE;
-use crate::args::{Create, Global, Ls, OneChange, Rm};
+use crate::args::{Create, Global, Ls, OneChange, Rm, Start};
 use crate::connection::{connect, connect_for};
 use crate::{failure, print};
 
@@ -50,6 +50,41 @@ pub async fn pause(global: &Global, args: OneChange) -> anyhow::Result<u8> {
 
 pub async fn resume(global: &Global, args: OneChange) -> anyhow::Result<u8> {
     shown(global, &connect_for(global, args.key.key)?.resume(&args.sandbox.id).await?)
+}
+
+/// Stops each; one that can't be stopped does not keep the others.
+pub async fn stop(global: &Global, args: Rm) -> anyhow::Result<u8> {
+    // One key does for all: it is a key of each sandbox by itself.
+    let client = connect_for(global, args.key.key)?;
+    let (mut stops, mut code) = (Vec::new(), DONE);
+    for id in &args.ids {
+        match client.stop(id).await {
+            Ok(stop) => {
+                if !global.json {
+                    print::line(match (stop.result, stop.flushed) {
+                        (StopResult::Stopped, true) => format!("{id} stopped, its files are kept"),
+                        (StopResult::Stopped, false) => {
+                            format!("{id} stopped; its files are kept, but for what its kernel had not written yet")
+                        }
+                        (StopResult::AlreadyAbsent, _) => format!("{id} had no processes; its files are kept"),
+                        (StopResult::Refused, _) => format!("{id} was not stopped"),
+                    })?;
+                }
+                stops.push(stop);
+            }
+            Err(error) => code = failure::report(&error.into()),
+        }
+    }
+    if global.json {
+        print::json(&stops)?;
+    }
+    Ok(code)
+}
+
+pub async fn start(global: &Global, args: Start) -> anyhow::Result<u8> {
+    let client = connect_for(global, args.key.key)?;
+    let request = StartSandbox { launch: None, skip_launch: args.no_launch };
+    made(global, &client.start(&args.sandbox.id, &request).await?)
 }
 
 fn shown(global: &Global, sandbox: &Sandbox) -> anyhow::Result<u8> {

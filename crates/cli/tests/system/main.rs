@@ -25,6 +25,7 @@ mod restart;
 mod retries;
 mod server;
 mod server_end;
+mod stop;
 mod tour;
 mod usage;
 mod world;

@@ -15,18 +15,18 @@ use crate::keys::{Told, begin, keyed};
 use crate::world::Server;
 
 /// A data directory that has one server after another. Nothing is left of it when a test ends, also by a panic.
-struct Place {
-    data_dir: PathBuf,
+pub struct Place {
+    pub data_dir: PathBuf,
     _directory: tempfile::TempDir,
 }
 
 impl Place {
-    fn new() -> Place {
+    pub fn new() -> Place {
         let directory = tempfile::Builder::new().prefix("remuda-test-").tempdir_in("/var/tmp").unwrap();
         Place { data_dir: directory.path().join("d"), _directory: directory }
     }
 
-    fn start(&self) -> Api {
+    pub fn start(&self) -> Api {
         Api::of(Arc::new(Server::start_plain(&self.data_dir, &[])))
     }
 
@@ -47,10 +47,10 @@ impl Drop for Place {
 const SMALL: &str = r#"{"memory_mib":512}"#;
 /// When the server is killed after a call was sent, in milliseconds: before its admission, within each of its steps,
 /// and after its outcome, on a fast machine and on a slow one.
-const KILL_AFTER_MS: [u64; 8] = [0, 3, 8, 20, 45, 80, 140, 260];
+pub const KILL_AFTER_MS: [u64; 8] = [0, 3, 8, 20, 45, 80, 140, 260];
 
 /// Sends a call until it has an outcome.
-fn settled(api: &Api, method: &str, path: &str, key: &str, body: &str) -> Told {
+pub fn settled(api: &Api, method: &str, path: &str, key: &str, body: &str) -> Told {
     let begun = std::time::Instant::now();
     loop {
         let told = keyed(&api.server, method, path, key, body);
@@ -63,7 +63,7 @@ fn settled(api: &Api, method: &str, path: &str, key: &str, body: &str) -> Told {
 }
 
 /// Sends a call and kills the server so long after it.
-fn killed_after(api: Api, place: &Place, after_ms: u64, method: &str, path: &str, key: &str, body: &str) -> Api {
+pub fn killed_after(api: Api, place: &Place, after_ms: u64, method: &str, path: &str, key: &str, body: &str) -> Api {
     let call = begin(&api.server, method, path, key, body);
     // Not waiting for an event is the point: the kill falls wherever the call is by then.
     std::thread::sleep(Duration::from_millis(after_ms));

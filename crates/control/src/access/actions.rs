@@ -54,6 +54,8 @@ actions! {
     RemoveSandbox "remove_sandbox" Needs::Scopes(&[SandboxesDelete]);
     PauseSandbox "pause_sandbox" Needs::Scopes(&[SandboxesWrite]);
     ResumeSandbox "resume_sandbox" Needs::Scopes(&[SandboxesWrite]);
+    StopSandbox "stop_sandbox" Needs::Scopes(&[SandboxesWrite]);
+    StartSandbox "start_sandbox" Needs::Scopes(&[SandboxesWrite]);
     ForkSandbox "fork_sandbox" Needs::Scopes(&[SandboxesWrite]);
     StartExecution "start_execution" Needs::Scopes(&[Executions]);
     ListExecutions "list_executions" Needs::Scopes(&[Executions]);

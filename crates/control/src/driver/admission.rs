@@ -12,6 +12,9 @@
 //!     │                         ▼                      broken channel): running, paused ──► stopped,
 //!     └────── stop ──────►  stopping ──► gone          files kept; stop takes it from there.
 //! ```
+//!
+//! Whoever stops a sandbox to keep its files (`operations::stop`) fences it the same way and then says `stopped`. A driver
+//! ends with its machine: what is done with a stopped sandbox is not its affair.
 
 use remuda_types::SandboxState;
 

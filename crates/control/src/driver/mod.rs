@@ -162,9 +162,14 @@ impl Driver {
     /// Fences the sandbox: from now on nothing is taken but the word that its removal is complete. Returns once its
     /// processes were told to end.
     pub(crate) async fn stop(&self) {
+        if self.commands.is_closed() {
+            // It has fenced the sandbox before, and is gone.
+            return;
+        }
         let mut status = self.status.subscribe();
         self.stop.notify_one();
-        let fenced = |s: &Status| matches!(s.state, SandboxState::Stopping | SandboxState::Gone);
+        let fenced =
+            |s: &Status| matches!(s.state, SandboxState::Stopping | SandboxState::Stopped | SandboxState::Gone);
         // The driver ends only after it has fenced.
         let _ = status.wait_for(fenced).await;
     }

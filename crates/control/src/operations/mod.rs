@@ -13,6 +13,8 @@ pub(crate) mod raise;
 pub(crate) mod remove;
 pub(crate) mod remove_snapshot;
 pub(crate) mod restore;
+pub(crate) mod start;
+pub(crate) mod stop;
 pub(crate) mod write_file;
 
 use crate::access::Action;
@@ -36,6 +38,8 @@ const KINDS: &[(&str, Action)] = &[
     of::<remove_snapshot::RemoveSnapshot>(),
     of::<restore::Restore>(),
     of::<restore::Branch>(),
+    of::<start::Start>(),
+    of::<stop::StopSandbox>(),
     of::<write_file::WriteFile>(),
 ];
 

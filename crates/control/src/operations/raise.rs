@@ -14,10 +14,11 @@ use crate::executions::{Executions, Retention};
 use crate::operation::{Ended, Work};
 use crate::operations::create::Plan;
 use crate::operations::restore::Reading;
-use crate::operations::{launch, remove};
+use crate::operations::{launch, remove, start, stop};
 use crate::platform::Platform;
 use crate::records::SandboxRecords;
-use crate::registry::SandboxCell;
+use crate::registry::{Predecessor, SandboxCell};
+use crate::usage::Quotas;
 
 /// What a sandbox is raised from.
 pub(crate) enum Source {
@@ -25,6 +26,8 @@ pub(crate) enum Source {
     Image,
     /// A snapshot, which is kept for as long as it is read.
     Snapshot(Reading),
+    /// The files of the generation before.
+    Predecessor(Predecessor),
 }
 
 /// Raises a sandbox that has just been admitted.
@@ -36,6 +39,10 @@ pub(crate) async fn planned(platform: &Platform, work: &Work, plan: Plan, source
     let records = SandboxRecords { journal: platform.journal().clone(), account: work.account.clone(), uid };
     let executions = Executions::new(platform.execution_places().sandbox(&records.uid), Retention::default());
     let cell = SandboxCell::new(id, records, labels, spec, layers, executions, Status::starting());
+    if let Source::Predecessor(before) = &source {
+        // It is new: nobody else has set it.
+        let _ = cell.continues.set(before.clone());
+    }
     platform.registry().tables().add_sandbox(cell.clone());
     drop(room);
     raise(platform, work, &cell, source).await
@@ -43,26 +50,43 @@ pub(crate) async fn planned(platform: &Platform, work: &Work, plan: Plan, source
 
 /// Raises a sandbox that is in the registry. On failure nothing of it is left but its record, which says why.
 pub(crate) async fn raise(platform: &Platform, work: &Work, cell: &Arc<SandboxCell>, source: Source) -> Ended<Sandbox> {
+    if let Source::Predecessor(before) = &source
+        && let Err(e) = start::take_files(platform, before, cell).await
+        && !platform.engine().has_files(&cell.uid)
+    {
+        return start::hand_back(before, cell, e);
+    }
     let up = match come_up(platform, cell, source).await {
         Ok(()) => serve(platform, cell).await,
         Err(e) => Err(e),
     };
-    told(cell, work, up).await
+    told(platform, cell, work, up).await
 }
 
 /// Goes on with one whose machine an earlier server gave life to and did not tell anybody of.
 pub(crate) async fn go_on(platform: &Platform, work: &Work, cell: &Arc<SandboxCell>) -> Ended<Sandbox> {
-    told(cell, work, serve(platform, cell).await).await
+    let up = serve(platform, cell).await;
+    told(platform, cell, work, up).await
 }
 
 /// Gives up on one that can't be gone on with: nothing of it is left but its record.
-pub(crate) async fn give_up(platform: &Platform, cell: &Arc<SandboxCell>, error: Error) -> Ended<Sandbox> {
-    let _removing = cell.removing.lock().await;
+pub(crate) async fn give_up(platform: &Platform, work: &Work, cell: &Arc<SandboxCell>, error: Error) -> Ended<Sandbox> {
+    let removing = cell.removing.lock().await;
     platform.tear_down_failed(cell, &error).await;
-    failed(cell, error)
+    drop(removing);
+    told(platform, cell, work, Err(error)).await
 }
 
-async fn told(cell: &Arc<SandboxCell>, work: &Work, up: Result<(), Error>) -> Ended<Sandbox> {
+async fn told(platform: &Platform, cell: &Arc<SandboxCell>, work: &Work, up: Result<(), Error>) -> Ended<Sandbox> {
+    let ended = outcome(cell, work, up).await;
+    match cell.continues.get() {
+        // However that came out, its files are here now.
+        Some(before) => ended.with(start::replaced(platform, before, cell, work).await),
+        None => ended,
+    }
+}
+
+async fn outcome(cell: &Arc<SandboxCell>, work: &Work, up: Result<(), Error>) -> Ended<Sandbox> {
     match up {
         Ok(()) => {
             let mut change = SandboxChange::of(&cell.uid);
@@ -77,6 +101,16 @@ async fn told(cell: &Arc<SandboxCell>, work: &Work, up: Result<(), Error>) -> En
 }
 
 fn failed(cell: &Arc<SandboxCell>, error: Error) -> Ended<Sandbox> {
+    if cell.continues.get().is_some() {
+        let reason = cell.status.borrow().reason.clone().unwrap_or_default();
+        let error = error
+            .detail("stopped_as", cell.id.to_string())
+            .remedy(format!("the files are kept in {}; start that one, or remove it", cell.id));
+        let change = SandboxChange::of(&cell.uid).state(SandboxState::Stopped).reason(Some(reason.clone()));
+        let mut changes = vec![Change::Sandbox(change), cell.ledger.at_rest(&reason)];
+        changes.extend(Quotas::at_rest(&cell.account, &cell.uid));
+        return Ended::failed(error, changes);
+    }
     let mut changes = ended(cell, SandboxState::Failed);
     changes.push(cell.ledger.failed(cell.status.borrow().reason.clone()));
     Ended::failed(error, changes).over(cell)
@@ -84,7 +118,7 @@ fn failed(cell: &Arc<SandboxCell>, error: Error) -> Ended<Sandbox> {
 
 async fn come_up(platform: &Platform, cell: &Arc<SandboxCell>, source: Source) -> Result<(), Error> {
     let life = match &source {
-        Source::Image => Life::Fresh,
+        Source::Image | Source::Predecessor(_) => Life::Fresh,
         Source::Snapshot(reading) => match reading.snapshot().memory() {
             Some(memory) => Life::Restored { snapshot: reading.snapshot().id.clone(), memory },
             None => Life::Fresh,
@@ -98,13 +132,17 @@ async fn serve(platform: &Platform, cell: &Arc<SandboxCell>) -> Result<(), Error
     if let Some(recipe) = &cell.spec.launch
         && let Err(e) = launch::launch(cell, recipe).await
     {
-        // A sandbox that does not serve is not what was asked for; nothing of it is kept.
+        // A sandbox that does not serve is not what was asked for; nothing of it is kept but files that were there before.
         let why = format!("it never came up: {}", e.message);
         cell.status.send_modify(|status| {
             status.reason.get_or_insert(why);
         });
-        if let Err(cleanup) = remove::end_and_remove(platform, cell).await {
-            tracing::error!("failed to remove {}, whose launch failed: {cleanup}", cell.id);
+        let cleared = match cell.continues.get() {
+            None => remove::end_and_remove(platform, cell).await.map(drop),
+            Some(_) => stop::end_and_keep(platform, cell).await,
+        };
+        if let Err(cleanup) = cleared {
+            tracing::error!("failed to clear away {}, whose launch failed: {cleanup}", cell.id);
         }
         return Err(e);
     }

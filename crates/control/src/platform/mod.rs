@@ -27,7 +27,7 @@ use tokio_util::task::TaskTracker;
 use crate::access::{AccessKeys, Accounts};
 use crate::events;
 use crate::executions::{ExecutionPlaces, remove_carried};
-use crate::operations::{expire, raise, remove};
+use crate::operations::{expire, raise, remove, stop};
 use crate::records::snapshot_is;
 use crate::recovery;
 use crate::registry::{Registry, SandboxCell, SnapshotCell};
@@ -236,15 +236,23 @@ impl Platform {
 
     /// Removes everything of a sandbox that did not come up, and writes down why.
     pub(crate) async fn tear_down_failed(&self, cell: &Arc<SandboxCell>, error: &Error) {
-        if let Err(e) = self.engine().tear_down(&cell.uid).await {
-            tracing::error!("failed to clean up after {}: {}", cell.id, crate::errors::chain(&e));
-        }
         let cause = error.cause.as_ref().map(|c| format!(": {c}")).unwrap_or_default();
         cell.status.send_modify(|status| {
             status.state = SandboxState::Failed;
             status.reason = Some(format!("it never came up: {}{cause}", error.message));
         });
-        remove::end(cell, "it never came up");
+        // Files that were there before it are kept.
+        let keeps = cell.continues.get().is_some();
+        let cleared = match keeps {
+            true => stop::end_and_keep(self, cell).await,
+            false => self.engine().tear_down(&cell.uid).await.map(drop).map_err(|e| crate::errors::engine(&cell.id, e)),
+        };
+        if let Err(e) = cleared {
+            tracing::error!("failed to clean up after {}: {e}", cell.id);
+        }
+        if !keeps {
+            remove::end(cell, "it never came up");
+        }
     }
 
     /// Drops a snapshot's memory image, and returns how many bytes that freed. Restores that are reading it go on:

@@ -1,7 +1,7 @@
 //! Calls about sandboxes: made, looked at, paused, resumed, ended.
 
 use remuda_journal::{Paging, SandboxFilter, Whose};
-use remuda_types::wire::{CreateSandbox, Removal, Sandbox};
+use remuda_types::wire::{CreateSandbox, Removal, Sandbox, StartSandbox, Stop};
 use remuda_types::{Error, SandboxId};
 
 use super::Platform;
@@ -11,6 +11,8 @@ use crate::operation::{Answered, Call, operate};
 use crate::operations::create::Create;
 use crate::operations::halt::{Pause, Resume};
 use crate::operations::remove::Remove;
+use crate::operations::start::Start;
+use crate::operations::stop::StopSandbox;
 use crate::records;
 
 impl Platform {
@@ -69,6 +71,23 @@ impl Platform {
     /// `sandbox_not_found`, `engine_failed`.
     pub async fn remove(&self, call: &Call, id: &SandboxId) -> Answered<Removal> {
         operate(self, call, Remove { id: id.clone() }).await
+    }
+
+    /// Ends a sandbox's processes and keeps its files. Repeating it is fine and says so.
+    ///
+    /// # Errors
+    /// `sandbox_not_found`, `generation_gone`, `engine_failed`.
+    pub async fn stop(&self, call: &Call, id: &SandboxId) -> Answered<Stop> {
+        operate(self, call, StopSandbox { id: id.clone() }).await
+    }
+
+    /// Goes on with the files of a stopped sandbox, as the next generation of its slot, which runs when this returns.
+    ///
+    /// # Errors
+    /// `sandbox_not_found`, `generation_gone`, `wrong_state`, `launch_failed`, `engine_failed`. The files are kept in
+    /// every case.
+    pub async fn start(&self, call: &Call, id: &SandboxId, request: StartSandbox) -> Answered<Sandbox> {
+        operate(self, call, Start { id: id.clone(), request }).await
     }
 
     /// Halts every process of a sandbox; they keep their memory.

@@ -53,16 +53,18 @@ impl Platform {
         let failed = |e| crate::errors::journal(&e);
         let account = &caller.account;
         // Its end may be on its way into the journal.
-        let (ended_at_ms, reason) = match self.registry().sandbox(account, id) {
+        let (ended_at_ms, reason, continued_as) = match self.registry().sandbox(account, id) {
             Some(cell) => {
                 let status = cell.status.borrow().clone();
-                (status.ended_at_ms, status.reason)
+                (status.ended_at_ms, status.reason, None)
             }
             None => match self.journal().sandbox(account, id).await.map_err(failed)? {
-                Some(record) => (record.ended_at_ms, record.reason),
-                None => (None, None),
+                Some(record) => (record.ended_at_ms, record.reason, record.continued_as),
+                None => (None, None, None),
             },
         };
+        // It has the same slot and labels, so that whoever sees the one sees the other, but for one narrowed to the one.
+        let continued_as = continued_as.filter(|_| !matches!(caller.narrowing(), Some(Narrowing::Sandbox(_))));
         let of_it = SnapshotFilter {
             source: Some(id.clone()),
             state: Some(SnapshotState::Active),
@@ -82,7 +84,8 @@ impl Platform {
         let error = Error::new(ErrorCode::GenerationGone, format!("{id} has ended"))
             .detail("ended_at_ms", ended_at_ms)
             .detail("snapshots", snapshots.clone())
-            .detail("receipt", receipt.map(|id| id.to_string()));
+            .detail("receipt", receipt.map(|id| id.to_string()))
+            .detail("continued_as", continued_as.as_ref().map(ToString::to_string));
         // That there is a newer one is told to those who would see it.
         let error = match caller.narrowing() {
             None | Some(Narrowing::Slot(_)) => {
@@ -95,6 +98,7 @@ impl Platform {
             None => error,
         };
         Ok(match snapshots.last() {
+            _ if continued_as.is_some() => error.remedy("its files are in continued_as, which is another machine"),
             Some(snapshot) => error.remedy(format!("its work is kept: remuda restore {snapshot}")),
             None => error.remedy("make a new sandbox with: remuda create"),
         })

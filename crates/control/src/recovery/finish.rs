@@ -19,9 +19,10 @@ use crate::operations::execute::Started;
 use crate::operations::fork::{self, ForkOnce};
 use crate::operations::raise::{self, Source};
 use crate::operations::restore::{self, Reading};
-use crate::operations::{files, remove, remove_snapshot, write_file};
+use crate::operations::{files, remove, remove_snapshot, stop, write_file};
 use crate::platform::{KnownSnapshot, Platform};
 use crate::records;
+use crate::recovery::read;
 use crate::registry::{SandboxCell, SnapshotCell};
 
 /// Sees to all of them, and to what finished ones left to be done behind.
@@ -83,8 +84,24 @@ async fn finish(platform: Platform, record: Record, parts: Vec<Record>) {
     let (work, platform) = (Work::on(platform.journal(), &record), &platform);
     let kind = record.scope.kind().to_owned();
     match kind.as_str() {
-        "create" | "restore" | "branch" => {
+        "create" | "restore" | "branch" | "start" => {
             let ended = raised(platform, &record, &work).await;
+            let hands_back = ended.hands_back;
+            tell(platform, &work, &kind, ended).await;
+            if let Some(before) = record.scope.target().filter(|_| hands_back)
+                && let Err(e) = read::handed_back(platform, &record.account, before).await
+            {
+                tracing::error!("{before} is not found again: {e}");
+            }
+        }
+        "stop" => {
+            let ended = match cell_of(platform, &record) {
+                Some(cell) => {
+                    cell.found().await;
+                    stop::stop(platform, &cell, &work).await
+                }
+                None => Ended::failed(interrupted(&kind), Vec::new()),
+            };
             tell(platform, &work, &kind, ended).await;
         }
         "capture" => {
@@ -157,20 +174,27 @@ async fn raised(platform: &Platform, record: &Record, work: &Work) -> Ended<Sand
     }
     if cell.state() != SandboxState::Starting {
         let error = interrupted(kind).cause(cell.status.borrow().reason.clone().unwrap_or_default());
-        return raise::give_up(platform, &cell, error).await;
+        return raise::give_up(platform, work, &cell, error).await;
     }
     // Nobody has heard of its machine: it is made once more from the beginning.
-    if let Err(e) = platform.engine().tear_down(&cell.uid).await {
-        return raise::give_up(platform, &cell, crate::errors::engine(&cell.id, e)).await;
+    let cleared = match cell.continues.get() {
+        Some(_) => stop::lay_down(platform, &cell).await,
+        None => platform.engine().tear_down(&cell.uid).await.map(drop).map_err(|e| crate::errors::engine(&cell.id, e)),
+    };
+    if let Err(e) = cleared {
+        return raise::give_up(platform, work, &cell, e).await;
     }
     let source = match source(platform, &cell).await {
         Ok(source) => source,
-        Err(e) => return raise::give_up(platform, &cell, e).await,
+        Err(e) => return raise::give_up(platform, work, &cell, e).await,
     };
     raise::raise(platform, work, &cell, source).await
 }
 
 async fn source(platform: &Platform, cell: &SandboxCell) -> Result<Source, Error> {
+    if let Some(before) = cell.continues.get() {
+        return Ok(Source::Predecessor(before.clone()));
+    }
     let Origin::Snapshot { snapshot, .. } = &cell.spec.origin else { return Ok(Source::Image) };
     let found = platform.registry().tables().snapshot_by_id(snapshot);
     let lost = || {
@@ -298,7 +322,7 @@ async fn written(platform: &Platform, record: &Record) -> Result<remuda_types::w
     }
 }
 
-fn has_step(record: &Record, name: &str) -> bool {
+pub(super) fn has_step(record: &Record, name: &str) -> bool {
     record.steps.iter().any(|step| step.name == name)
 }
 

@@ -25,6 +25,7 @@ use std::time::Duration;
 use remuda_journal::{Operation as Record, Paging};
 use remuda_types::{Error, ErrorCode};
 
+use crate::operations::stop;
 use crate::platform::Platform;
 use read::Fate;
 
@@ -34,7 +35,13 @@ const MACHINES_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Takes up what an earlier server left. Whatever takes long goes on behind.
 pub(crate) async fn recover(platform: &Platform) -> Result<(), Error> {
     let unfinished = unfinished(platform).await?;
-    let ending: HashSet<_> = unfinished.iter().filter(|r| r.scope.kind() == "remove").filter_map(target).collect();
+    // Their processes may be gone at any moment, and are not taken over any more.
+    let is_ending = |record: &&Record| match record.scope.kind() {
+        "remove" => true,
+        "stop" => finish::has_step(record, stop::ENDING),
+        _ => false,
+    };
+    let ending: HashSet<_> = unfinished.iter().filter(is_ending).filter_map(target).collect();
     read::snapshots(platform).await?;
     let fates = read::sandboxes(platform, &ending).await?;
     remove_leftovers(platform).await?;
@@ -85,6 +92,10 @@ async fn remove_leftovers(platform: &Platform) -> Result<(), Error> {
         let tables = platform.registry().tables();
         for cell in tables.sandboxes() {
             left.machines.remove(&cell.uid);
+            // Its files may still be there.
+            if let Some(before) = cell.continues.get().filter(|_| !engine.has_files(&cell.uid)) {
+                left.machines.remove(&before.uid);
+            }
         }
         for cell in tables.snapshots() {
             left.snapshots.remove(&cell.id);

@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use remuda_journal::{Paging, SandboxFilter, SandboxRecord, SnapshotFilter, Whose};
-use remuda_types::{Error, ErrorCode, SandboxId, SandboxState};
+use remuda_types::{Account, Error, ErrorCode, SandboxId, SandboxState};
 
 use crate::driver::Status;
 use crate::executions::{Executions, Retention};
 use crate::platform::Platform;
 use crate::records::{self, HostRecord, SandboxRecords, SandboxSpec};
-use crate::registry::{SandboxCell, SnapshotCell};
+use crate::registry::{Predecessor, SandboxCell, SnapshotCell};
 
 /// What is to be done about a sandbox.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,6 +59,15 @@ pub(super) async fn sandboxes(
     }
 }
 
+/// Reads one back that holds its slot again, since what was to continue it never came up.
+pub(super) async fn handed_back(platform: &Platform, account: &Account, id: &SandboxId) -> Result<(), Error> {
+    let record = platform.journal().sandbox(account, id).await.map_err(|e| crate::errors::journal(&e))?;
+    match record.filter(|record| record.ended_at_ms.is_none()) {
+        Some(record) => sandbox(platform, record, &HashSet::new()).await.map(drop),
+        None => Ok(()),
+    }
+}
+
 async fn sandbox(
     platform: &Platform,
     record: SandboxRecord,
@@ -94,6 +103,13 @@ async fn sandbox(
         cell.executions.sandbox_ended(false);
         let died_at_ms = cell.ledger.died_at_ms().await;
         cell.status.send_modify(|status| status.ended_at_ms = died_at_ms);
+    }
+    if let Some(before) = record.continues {
+        let found = platform.journal().sandbox(&cell.account, &before).await.map_err(|e| crate::errors::journal(&e))?;
+        if let Some(found) = found {
+            // It is new: nobody else has set it.
+            let _ = cell.continues.set(Predecessor { id: before, uid: found.uid });
+        }
     }
     cell.found.send_replace(!matches!(fate, Fate::Adopted(..)));
     platform.registry().tables().add_sandbox(cell.clone());

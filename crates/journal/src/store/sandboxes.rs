@@ -36,7 +36,7 @@ pub(crate) fn reserve(
     let generation = next_generation(tx, account, &slot, now_ms)?;
     if let Some(old) = &new.continues {
         let given_up = tx.change(
-            "UPDATE sandboxes SET ended_at = ?, continued_as = ?
+            "UPDATE sandboxes SET ended_at = ?, continued_as = ?, state = 'gone'
              WHERE account = ? AND slot = ? AND generation = ? AND ended_at IS NULL",
             params![now_ms, generation.unix_ms(), account.as_str(), slot.as_str(), old.generation.unix_ms()],
         )?;
@@ -154,10 +154,10 @@ pub(crate) fn change(tx: &Tx<'_>, change: &SandboxChange) -> Result<(), JournalE
     Ok(())
 }
 
-/// The generation that this one was to continue holds the slot again.
+/// The generation that this one was to continue holds the slot again, and is stopped as it was.
 fn hand_back(tx: &Tx<'_>, uid: &Uid) -> Result<(), JournalError> {
     tx.change(
-        "UPDATE sandboxes AS old SET ended_at = NULL, continued_as = NULL FROM sandboxes AS new
+        "UPDATE sandboxes AS old SET ended_at = NULL, continued_as = NULL, state = 'stopped' FROM sandboxes AS new
          WHERE new.uid = ? AND old.account = new.account AND old.slot = new.slot AND old.generation = new.continues
                AND old.continued_as = new.generation",
         [uid.as_str()],

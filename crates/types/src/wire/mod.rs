@@ -10,6 +10,7 @@ mod receipt;
 mod sandbox;
 mod server;
 mod snapshot;
+mod stop;
 mod usage;
 
 pub use access::*;
@@ -21,6 +22,7 @@ pub use receipt::*;
 pub use sandbox::*;
 pub use server::*;
 pub use snapshot::*;
+pub use stop::*;
 pub use usage::*;
 
 /// Labels of a sandbox or snapshot; sorted, so that listings are stable.

@@ -48,6 +48,9 @@ pub struct Sandbox {
     pub memory_mib: u32,
     /// What it was made from.
     pub origin: Origin,
+    /// The generation whose files it went on with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continues: Option<SandboxId>,
 }
 
 /// What a sandbox was made from.
