@@ -432,3 +432,25 @@ async fn a_time_limit_goes_on_being_counted() {
     assert_eq!((ended.state, ended.exit_code), (ExecutionState::TimedOut, Some(124)));
     assert_eq!(api.client.execution(&id, &long, Duration::ZERO).await.unwrap().state, ExecutionState::Running);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_does_not_answer_is_unreachable_and_not_gone() {
+    let place = Place::new();
+    let api = place.start();
+    let (sandbox, other) = (api.create().await, api.create().await);
+    api.start_counter(&sandbox.id).await;
+    let before = api.count(&sandbox.id).await;
+    // As a machine that is starved of processor time: its kernel stands still, and nobody has paused it.
+    let sentry = rustix::process::Pid::from_raw(host_processes(sandbox.uid.as_str(), "runsc-sandbox")[0]).unwrap();
+    rustix::process::kill_process(sentry, rustix::process::Signal::STOP).unwrap();
+    let api = place.restart(api);
+    assert_eq!(api.sh(&other.id, "echo alive").await, "alive", "nobody else waits for it");
+    let path = format!("/v1/sandboxes/{}/executions", sandbox.id);
+    let told = keyed(&api.server, "POST", &path, "k", r#"{"argv":["true"],"wait_ms":60000}"#);
+    assert_eq!((told.status, told.code()), (503, "unreachable"), "{told:?}");
+    assert_eq!(api.client.sandbox(&sandbox.id).await.unwrap().state, SandboxState::Running);
+    rustix::process::kill_process(sentry, rustix::process::Signal::CONT).unwrap();
+    let found = settled(&api, "POST", &path, "k", r#"{"argv":["true"],"wait_ms":60000}"#);
+    assert_eq!((found.status, &found.body["exit_code"]), (201, &json!(0)), "{found:?}");
+    assert_eq!(api.count(&sandbox.id).await, before.after(1));
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 use remuda_engine::{Adopted, Death, Survivor};
 use remuda_types::SandboxState;
 
-use crate::channel::Channel;
+use crate::channel::{Channel, ChannelError};
 use crate::clock::{RunningClock, now_unix_ms};
 use crate::driver::{self, Driver, Live, Standing};
 use crate::heir::Heir;
@@ -27,7 +27,15 @@ pub(super) async fn adopt(platform: Platform, cell: Arc<SandboxCell>, host: Host
             return;
         }
         match platform.engine().adopt(&cell.uid, &host.processes).await {
-            Ok(Adopted::Alive(survivor)) => take_over(&cell, *survivor, &host, wanted).await,
+            Ok(Adopted::Alive(survivor)) => {
+                if let Err(Silent) = take_over(&cell, *survivor, &host, wanted).await {
+                    // It is there and does not answer: that is no reason to end it. What was said to it waits for it.
+                    tracing::warn!("{} does not answer, and is asked again", cell.id);
+                    drop(adopting);
+                    tokio::time::sleep(TRY_AGAIN_EVERY).await;
+                    continue;
+                }
+            }
             Ok(Adopted::Ended(death)) => ended(&cell, death == Death::OutOfMemory, &driver::why(death, None)).await,
             Ok(Adopted::Gone) => {
                 ended(&cell, false, "the host was started anew, and its processes ended with it").await
@@ -44,29 +52,46 @@ pub(super) async fn adopt(platform: Platform, cell: Arc<SandboxCell>, host: Host
     }
 }
 
-async fn take_over(cell: &Arc<SandboxCell>, survivor: Survivor, host: &HostRecord, wanted: SandboxState) {
+/// The machine is there, and its agent says nothing: it is starved or halted by somebody else.
+struct Silent;
+
+async fn take_over(
+    cell: &Arc<SandboxCell>,
+    survivor: Survivor,
+    host: &HostRecord,
+    wanted: SandboxState,
+) -> Result<(), Silent> {
     let Survivor { machine, channel, paused } = survivor;
     let clock = RunningClock::from_reading(host.clock, now_unix_ms());
     let channel = Channel::start(channel);
     let live = match Live::of(machine, channel, clock) {
         Ok(live) => Arc::new(live),
-        Err(e) => return lost(cell, &crate::errors::chain(&e)).await,
+        Err(e) => {
+            lost(cell, &crate::errors::chain(&e)).await;
+            return Ok(());
+        }
     };
     let standing = if paused && wanted == SandboxState::Paused {
         Standing::halted_and_unbound()
     } else {
         // The duty to resume: it stood still for a capture, or for a pause that was not carried out to its end.
         if paused && let Err(e) = live.machine.resume().await {
-            return unbindable(cell, &live, &crate::errors::chain(&e)).await;
+            unbindable(cell, &live, &crate::errors::chain(&e)).await;
+            return Ok(());
         }
         let heir = Heir::of(cell);
         let taken = tokio::select! {
-            taken = heir.take_over(&live) => taken.map_err(|e| crate::errors::chain(&e)),
+            taken = heir.take_over(&live) => taken,
             // The agent dies with the machine: an end is known at once, not after the time-out.
-            _ = live.machine.ended() => Err("its processes ended meanwhile".to_owned()),
+            _ = live.machine.ended() => Err(ChannelError::Closed),
         };
-        if let Err(why) = taken {
-            return unbindable(cell, &live, &why).await;
+        match taken {
+            Ok(()) => {}
+            Err(ChannelError::Silent(_)) => return Err(Silent),
+            Err(e) => {
+                unbindable(cell, &live, &crate::errors::chain(&e)).await;
+                return Ok(());
+            }
         }
         Standing::bound()
     };
@@ -74,7 +99,7 @@ async fn take_over(cell: &Arc<SandboxCell>, survivor: Survivor, host: &HostRecor
     let halting = driver.clone();
     if cell.running.set((live, driver)).is_err() {
         tracing::error!("{} was taken over twice", cell.id);
-        return;
+        return Ok(());
     }
     if wanted == SandboxState::Paused && !paused {
         // That it is to stand still was written down, and the server was killed before it was so.
@@ -83,6 +108,7 @@ async fn take_over(cell: &Arc<SandboxCell>, survivor: Survivor, host: &HostRecor
         }
     }
     tracing::info!("took over {}, which is {}", cell.id, cell.state());
+    Ok(())
 }
 
 /// Nobody can say what goes on in there: it is ended, and its files are kept.

@@ -30,7 +30,7 @@ use crate::platform::Platform;
 use read::Fate;
 
 /// How long taking calls waits for machines. What has not been found by then is `unreachable` until it is.
-const MACHINES_WAIT_MAX: Duration = Duration::from_secs(10);
+const MACHINES_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Takes up what an earlier server left. Whatever takes long goes on behind.
 pub(crate) async fn recover(platform: &Platform) -> Result<(), Error> {
