@@ -145,6 +145,8 @@ pub fn operation(operation: &Operation) -> io::Result<()> {
     rows.extend(made.snapshot.as_ref().map(|id| ("new snapshot", id.to_string())));
     rows.extend(made.execution.as_ref().map(|id| ("execution", id.to_string())));
     rows.extend(operation.error.as_ref().map(|error| ("error", format!("{error} ({})", error.code))));
+    let holds = operation.holds.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>().join(" ");
+    rows.extend((!holds.is_empty()).then_some(("still holds", holds)));
     pairs(&rows)
 }
 

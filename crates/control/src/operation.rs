@@ -486,6 +486,7 @@ pub(crate) fn shown(record: Record) -> remuda_types::wire::Operation {
         steps: record.steps.into_iter().map(|step| step.name).collect(),
         result,
         error,
+        holds: Default::default(),
         evicted: record.evicted,
     }
 }

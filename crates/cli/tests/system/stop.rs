@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 
 use remuda_client::SandboxFilter;
-use remuda_client::wire::{CreateSnapshot, LaunchRecipe, RestoreSnapshot, StartSandbox, StopResult};
+use remuda_client::wire::{CreateSnapshot, RestoreSnapshot, StartSandbox, StopResult};
 use remuda_types::{ErrorCode, ExecutionState, SandboxState, SnapshotMode};
 use serde_json::json;
 
@@ -85,10 +85,16 @@ async fn a_start_that_does_not_come_up_keeps_the_files() {
     let old = api.create().await;
     api.sh(&old.id, "echo kept > /workspace/file").await;
     api.client.stop(&old.id).await.unwrap();
-    let recipe: LaunchRecipe = serde_json::from_value(json!({ "argv": ["false"], "port": 9 })).unwrap();
-    let request = StartSandbox { launch: Some(recipe), ..StartSandbox::default() };
-    let error = refused(api.client.start(&old.id, &request).await, ErrorCode::LaunchFailed);
-    let stopped = error.details["stopped_as"].as_str().unwrap().parse().unwrap();
+    let (path, request) =
+        (format!("/v1/sandboxes/{}/start", old.id), json!({ "launch": { "argv": ["false"], "port": 9 } }));
+    let told = keyed(&api.server, "POST", &path, "k", &request.to_string());
+    assert_eq!((told.status, told.code()), (422, "launch_failed"), "{told:?}");
+    let stopped = told.body["error"]["details"]["stopped_as"].as_str().unwrap().parse().unwrap();
+    // What failed says what it still holds: the disk of the files that are kept, and no place of a machine.
+    let (_, operations) = api.raw("GET", "/v1/operations?key=k", "", "");
+    let (state, holds) = (&operations["operations"][0]["state"], &operations["operations"][0]["holds"]);
+    assert_eq!((state, holds), (&json!("failed"), &json!({ "disk_bytes": holds["disk_bytes"] })), "{operations}");
+    assert!(holds["disk_bytes"].as_u64().unwrap() > 0);
     assert_eq!(api.client.sandbox(&stopped).await.unwrap().state, SandboxState::Stopped);
     let without = StartSandbox { skip_launch: true, ..StartSandbox::default() };
     let next = api.client.start(&stopped, &without).await.unwrap();

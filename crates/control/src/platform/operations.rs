@@ -1,8 +1,8 @@
 //! Calls about operations themselves: what became of a call, for whoever has nothing but its key.
 
-use remuda_journal::{Forbidden, Scope};
+use remuda_journal::{Forbidden, Holder, Operation as Record, Scope};
 use remuda_types::wire::{CancelOperation, CancelResult, Cancellation, Operation};
-use remuda_types::{Error, ErrorCode, Key, OperationId};
+use remuda_types::{Error, ErrorCode, Key, OperationId, OperationState};
 
 use super::Platform;
 use crate::access::Action;
@@ -22,10 +22,31 @@ impl Platform {
             && self.sees_operation(caller, &record).await?
         {
             Self::may_look_at(caller, record.scope.kind())?;
-            return Ok(shown(record));
+            return self.told(record).await;
         }
         Err(Error::new(ErrorCode::OperationNotFound, format!("there is no operation {id} on record"))
             .remedy("list what the call was about to find what became of it"))
+    }
+
+    /// An operation as the API shows it, with what it still holds where it is not done.
+    async fn told(&self, record: Record) -> Result<Operation, Error> {
+        let failed = |e| crate::errors::journal(&e);
+        let mut holders: Vec<Holder> = record.reserved.snapshot.iter().map(Holder::from).collect();
+        if let Some(sandbox) = record.reserved.sandbox.as_ref().filter(|_| record.state != OperationState::Done) {
+            let made = self.journal().sandbox(&record.account, sandbox).await.map_err(failed)?;
+            holders.extend(made.map(|made| Holder::from(&made.uid)));
+        }
+        let (account, state) = (record.account.clone(), record.state);
+        let mut shown = shown(record);
+        if state != OperationState::Done {
+            for holder in &holders {
+                let held = self.journal().held(&account, holder).await.map_err(failed)?;
+                shown
+                    .holds
+                    .extend(held.into_iter().filter(|held| held.amount > 0).map(|held| (held.name, held.amount)));
+            }
+        }
+        Ok(shown)
     }
 
     /// Every operation that a key was used for, as far as the caller could have made the calls: keys are unique for a kind of call and a sandbox only.
@@ -38,7 +59,7 @@ impl Platform {
         let mut seen = Vec::new();
         for record in found.map_err(|e| crate::errors::journal(&e))? {
             if Self::may_look_at(caller, record.scope.kind()).is_ok() && self.sees_operation(caller, &record).await? {
-                seen.push(shown(record));
+                seen.push(self.told(record).await?);
             }
         }
         Ok(seen)
@@ -66,7 +87,7 @@ impl Platform {
                 return Err(crate::operation::taken());
             }
             Forbidden::Admitted(record) => {
-                Cancellation { result: CancelResult::Admitted, operation: Some(shown(*record)) }
+                Cancellation { result: CancelResult::Admitted, operation: Some(self.told(*record).await?) }
             }
         })
     }

@@ -1,5 +1,7 @@
 //! Operations on the wire: what became of a call, found by its id or its key.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -44,6 +46,11 @@ pub struct Operation {
     /// Why it failed, or what is known where its outcome is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Error>,
+    /// What is held of the account's quotas for what it was to make, where it is not done: what failed and is undone
+    /// holds nothing.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(inline)]
+    pub holds: BTreeMap<String, u64>,
     /// Whether this is all that is left of an older record: its outcome may be missing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub evicted: bool,
