@@ -79,13 +79,7 @@ async fn answer(client: &Client, id: &SandboxId) -> anyhow::Result<String> {
 }
 
 async fn fork(client: &Client, id: &SandboxId, source: &Identity) -> anyhow::Result<Duration> {
-    let request = ForkSandbox {
-        count: u32::try_from(BRANCHES)?,
-        mode: None,
-        labels: Default::default(),
-        slots: None,
-        launch: None,
-    };
+    let request = ForkSandbox { count: u32::try_from(BRANCHES)?, ..ForkSandbox::default() };
     let began = Instant::now();
     let fork = client.fork(id, &request).await?;
     let mut branches = Vec::new();

@@ -4,11 +4,13 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
 use remuda_client::Client;
 use remuda_engine::Parts;
 use remuda_types::QuotaLimits;
+use remuda_types::limits::TIMEOUT_MS_MAX_DEFAULT;
 use rustix::fs::FlockOperation;
 use tempfile::TempDir;
 
@@ -19,6 +21,9 @@ use crate::parts;
 
 /// What the directories of embedded servers are called.
 const PREFIX: &str = "remuda-embedded-";
+
+/// How long a sandbox of one may live: as on a server that was not told otherwise.
+const TIMEOUT_MAX: Duration = Duration::from_millis(TIMEOUT_MS_MAX_DEFAULT);
 
 /// A running embedded server.
 pub struct Embedded {
@@ -40,7 +45,8 @@ impl Embedded {
             let data_dir = DataDir::claim(directory.path())?;
             (directory, data_dir)
         };
-        let server = LocalServer::start(data_dir, parts, QuotaLimits::default(), None, AtEnd::Remove).await?;
+        let server =
+            LocalServer::start(data_dir, parts, QuotaLimits::default(), TIMEOUT_MAX, None, AtEnd::Remove).await?;
         Ok(Embedded { server, directory })
     }
 
@@ -102,7 +108,10 @@ async fn sweep(root: &Path, parts: &Parts) {
         let swept = async {
             // Opening finds the sandboxes that are left; ending is what every server does with its own.
             let parts = parts.clone();
-            LocalServer::start(data_dir, parts, QuotaLimits::default(), None, AtEnd::Remove).await?.end().await?;
+            LocalServer::start(data_dir, parts, QuotaLimits::default(), TIMEOUT_MAX, None, AtEnd::Remove)
+                .await?
+                .end()
+                .await?;
             Ok::<_, anyhow::Error>(fs::remove_dir_all(&path)?)
         };
         if let Err(error) = swept.await {

@@ -5,6 +5,7 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use remuda_control::access::AccessSecret;
@@ -16,6 +17,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::args::milliseconds;
 use crate::data_dir::{DataDir, socket_of};
 use crate::failure::{Failure, NEGATIVE, NOT_READY};
 
@@ -43,12 +45,14 @@ impl LocalServer {
         data_dir: DataDir,
         parts: Parts,
         quotas: QuotaLimits,
+        timeout_max: Duration,
         tcp: Option<TcpListener>,
         at_end: AtEnd,
     ) -> anyhow::Result<Self> {
         crate::open_files::allow_all();
         let path = data_dir.path().to_owned();
-        let platform = Platform::open(Config { data_dir: path, parts, quotas }).await;
+        let platform =
+            Platform::open(Config { data_dir: path, parts, quotas, timeout_ms_max: milliseconds(timeout_max) }).await;
         // Whatever it is that a server can't be opened on: the machine is not ready for it.
         let platform = platform.map_err(|e| Failure::from(&e).exit(NOT_READY))?;
         let socket = socket_of(data_dir.path());

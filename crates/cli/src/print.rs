@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use comfy_table::{Table, presets};
-use remuda_types::wire::{Execution, Labels, Operation, Sandbox, Snapshot};
+use remuda_types::wire::{Execution, Labels, OnDeadline, Operation, Sandbox, Snapshot};
 use serde::Serialize;
 
 /// One line.
@@ -62,6 +62,16 @@ pub fn sandbox(sandbox: &Sandbox) -> io::Result<()> {
         ("from", origin(sandbox)),
     ];
     rows.extend(sandbox.continues.as_ref().map(|id| ("continues", id.to_string())));
+    let on_deadline = sandbox.on_deadline.map_or("", |what| match what {
+        OnDeadline::Snapshot => ", then captured and removed",
+        OnDeadline::Delete => ", then removed",
+    });
+    rows.extend(sandbox.deadline_at_ms.map(|at| ("deadline", format!("{}{on_deadline}", moment(at)))));
+    rows.extend(sandbox.idle_timeout_ms.map(|limit| {
+        let limit = format!("{:#}", jiff::SignedDuration::from_millis(limit.try_into().unwrap_or(i64::MAX)));
+        let at = sandbox.idle_at_ms.map_or_else(|| "it is at work".to_owned(), |at| format!("at {}", moment(at)));
+        ("when idle for", format!("{limit}: {at}"))
+    }));
     rows.extend(sandbox.reason.clone().map(|reason| ("reason", reason)));
     rows.extend((!sandbox.labels.is_empty()).then(|| ("labels", labels(&sandbox.labels))));
     pairs(&rows)

@@ -1,7 +1,9 @@
 //! The server itself and its sandboxes: one method for each route, nothing decided here.
 
 use http::Method;
-use remuda_types::wire::{Capabilities, CreateSandbox, Health, Removal, Sandbox, SandboxList, StartSandbox, Stop};
+use remuda_types::wire::{
+    Capabilities, CreateSandbox, Health, Removal, Sandbox, SandboxList, SetDeadline, StartSandbox, Stop,
+};
 use remuda_types::{SandboxId, Slot};
 
 use crate::address::segment;
@@ -103,6 +105,15 @@ impl Client {
     pub async fn start(&self, id: &SandboxId, request: &StartSandbox) -> Result<Sandbox, ClientError> {
         let path = format!("{}/start", sandbox_path(id)?);
         self.change("start", Some(id), Method::POST, path).json(request).read().await
+    }
+
+    /// `POST /v1/sandboxes/{id}/deadline`: another deadline, counted from now.
+    ///
+    /// # Errors
+    /// As for every call: see [`ClientError`].
+    pub async fn set_deadline(&self, id: &SandboxId, request: &SetDeadline) -> Result<Sandbox, ClientError> {
+        let path = format!("{}/deadline", sandbox_path(id)?);
+        self.change("set_deadline", Some(id), Method::POST, path).json(request).read().await
     }
 
     /// `POST /v1/sandboxes/{id}/pause`

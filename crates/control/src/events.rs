@@ -17,6 +17,11 @@ pub(crate) const SANDBOX_GONE: &str = "sandbox.gone";
 /// It never came up.
 pub(crate) const SANDBOX_FAILED: &str = "sandbox.failed";
 
+/// Its deadline is near.
+pub(crate) const SANDBOX_DEADLINE_SOON: &str = "sandbox.deadline_soon";
+/// Its deadline passed, or it was idle for as long as it may be, and what was asked for then is done.
+pub(crate) const SANDBOX_EXPIRED: &str = "sandbox.expired";
+
 /// An event of this moment.
 pub(crate) fn event(account: &Account, kind: &str, about: &EventAbout) -> Change {
     Change::Event(NewEvent {

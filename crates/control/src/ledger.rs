@@ -9,7 +9,7 @@ use std::sync::Arc;
 use remuda_journal::{Change, Paging, Preview, Receipt as Record, ReceiptKind, SandboxChange, Whose};
 use remuda_types::limits::RECEIPT_CAPTURES_MAX;
 use remuda_types::wire::{
-    Captured, Death, DeletionReceipt, EventAbout, Fact, MachineReceipt, Receipt, Removal, Snapshot, StopResult,
+    Captured, Death, DeletionReceipt, EventAbout, Expiry, Fact, MachineReceipt, Receipt, Removal, Snapshot, StopResult,
 };
 use remuda_types::{Account, Error, ErrorCode, OperationId, ReceiptId, SandboxId, SandboxState, SnapshotState, Uid};
 use tokio::sync::OwnedMutexGuard;
@@ -92,6 +92,27 @@ impl Ledger {
     /// When its processes ended by themselves, if that is on record.
     pub(crate) async fn died_at_ms(&self) -> Option<i64> {
         self.machine().await.ok()?.0.died.map(|death| death.at_ms)
+    }
+
+    /// Its deadline is near.
+    pub(crate) fn deadline_soon(&self, deadline_at_ms: i64) -> Change {
+        let at = jiff::Timestamp::from_millisecond(deadline_at_ms)
+            .map_or_else(|_| deadline_at_ms.to_string(), |at| format!("{at:.3}"));
+        self.event(events::SANDBOX_DEADLINE_SOON, Some(format!("its deadline is {at}")), None)
+    }
+
+    /// Its deadline passed or it was idle for as long as it may be, and that is carried out.
+    pub(crate) async fn expired(&self, operation: Option<&OperationId>, expiry: &Expiry, reason: &str) -> Entry {
+        let mut entry = self.add(operation, |machine| machine.expiry = Some(expiry.clone())).await;
+        let about = EventAbout {
+            sandbox: Some(self.id.clone()),
+            snapshot: expiry.snapshot.clone(),
+            reason: Some(reason.to_owned()),
+            receipt: Some(machine_receipt(&self.records.uid)),
+            ..EventAbout::default()
+        };
+        entry.changes.push(events::event(&self.records.account, events::SANDBOX_EXPIRED, &about));
+        entry
     }
 
     /// Something was captured of it.
@@ -262,6 +283,7 @@ impl Ledger {
             stop_result: None,
             stopped_at_ms: None,
             stop_reason: None,
+            expiry: None,
             replacement: None,
         };
         Ok((machine, now_unix_ms()))

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::clock::{ClockReading, now_unix_ms};
+use crate::deadlines::Term;
 use crate::executions::CarriedExecution;
 
 /// What a sandbox is to be.
@@ -22,6 +23,9 @@ pub(crate) struct SandboxSpec {
     /// What must run before it counts as up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) launch: Option<LaunchRecipe>,
+    /// How long it may live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) term: Option<Term>,
 }
 
 /// What is known of a machine on the host: what a later server takes it over by.
@@ -86,7 +90,7 @@ pub(crate) fn read<T: for<'de> Deserialize<'de>>(what: &dyn std::fmt::Display, d
 /// A sandbox's record as the API shows it.
 pub(crate) fn sandbox(record: &SandboxRecord) -> Result<Sandbox, Error> {
     let spec: SandboxSpec = read(&format_args!("the record of {}", record.id), &record.spec)?;
-    Ok(Sandbox {
+    let shown = Sandbox {
         id: record.id.clone(),
         uid: record.uid.clone(),
         state: record.state,
@@ -97,6 +101,14 @@ pub(crate) fn sandbox(record: &SandboxRecord) -> Result<Sandbox, Error> {
         memory_mib: spec.memory_mib,
         origin: spec.origin,
         continues: record.continues.clone(),
+        deadline_at_ms: None,
+        idle_timeout_ms: None,
+        idle_at_ms: None,
+        on_deadline: None,
+    };
+    Ok(match &spec.term {
+        Some(term) => term.show(shown),
+        None => shown,
     })
 }
 

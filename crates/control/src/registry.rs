@@ -6,15 +6,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use remuda_engine::MemoryImage;
+use remuda_journal::{Change, SandboxChange};
 use remuda_types::limits::SANDBOXES_MAX;
-use remuda_types::wire::{Labels, Sandbox, Snapshot};
+use remuda_types::wire::{DueTo, Labels, Sandbox, Snapshot};
 use remuda_types::{Account, Error, ErrorCode, SandboxId, SandboxState, SnapshotId, SnapshotMode, SnapshotState, Uid};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
+use crate::deadlines::{Life, Term};
 use crate::driver::{Driver, Live, Status};
 use crate::executions::{CarriedExecution, Executions};
 use crate::ledger::Ledger;
-use crate::records::{SandboxRecords, SandboxSpec, SnapshotDoc};
+use crate::records::{SandboxRecords, SandboxSpec, SnapshotDoc, document};
 
 /// The generation before.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +53,8 @@ pub(crate) struct SandboxCell {
     pub(crate) continues: OnceLock<Predecessor>,
     /// Held by whoever boots, stops, continues or removes it: one at a time.
     pub(crate) removing: Arc<tokio::sync::Mutex<()>>,
+    /// How long it may live.
+    pub(crate) life: Life,
 }
 
 impl SandboxCell {
@@ -69,6 +73,7 @@ impl SandboxCell {
             account: records.account.clone(),
             uid: records.uid.clone(),
             labels,
+            life: Life::new(spec.term.clone(), executions.work().clone()),
             spec,
             layers,
             records,
@@ -90,10 +95,11 @@ impl SandboxCell {
     /// As the API shows it.
     pub(crate) fn show(&self) -> Sandbox {
         let status = self.status.borrow().clone();
-        Sandbox {
+        let lives = matches!(status.state, SandboxState::Running | SandboxState::Paused);
+        let shown = Sandbox {
             id: self.id.clone(),
             uid: self.uid.clone(),
-            state: status.state,
+            state: if lives && self.life.ending().is_some() { SandboxState::Stopping } else { status.state },
             reason: status.reason,
             created_at_ms: self.id.generation.unix_ms(),
             ended_at_ms: status.ended_at_ms,
@@ -101,7 +107,36 @@ impl SandboxCell {
             memory_mib: self.spec.memory_mib,
             origin: self.spec.origin.clone(),
             continues: self.continues.get().map(|before| before.id.clone()),
-        }
+            deadline_at_ms: None,
+            idle_timeout_ms: None,
+            idle_at_ms: None,
+            on_deadline: None,
+        };
+        self.life.show(shown)
+    }
+
+    /// Its specification with another term, to be written down.
+    pub(crate) fn with_term(&self, term: &Term) -> Result<Change, Error> {
+        let spec = SandboxSpec { term: Some(term.clone()), ..self.spec.clone() };
+        Ok(Change::Sandbox(SandboxChange::of(&self.uid).spec(document(&spec)?)))
+    }
+
+    /// Whether it has come up.
+    pub(crate) fn is_up(&self) -> bool {
+        self.state() != SandboxState::Starting
+    }
+
+    /// Refuses what comes when its end has begun.
+    pub(crate) fn not_ending(&self) -> Result<(), Error> {
+        let Some(due_to) = self.life.ending() else { return Ok(()) };
+        let cause = match due_to {
+            DueTo::Deadline => "its deadline has passed",
+            DueTo::Idle => "it was idle for as long as it may be",
+        };
+        Err(Error::new(ErrorCode::WrongState, format!("{} is being ended", self.id))
+            .cause(cause)
+            .remedy("ask for it again in a moment: the answer will tell where its work is kept")
+            .detail("state", SandboxState::Stopping.to_string()))
     }
 
     /// Where it stands.
@@ -116,6 +151,7 @@ impl SandboxCell {
 
     /// The machine, if its guest may be spoken to now.
     pub(crate) fn live(&self) -> Result<&Arc<Live>, Error> {
+        self.not_ending()?;
         match self.running.get() {
             Some((live, _)) if self.state() == SandboxState::Running => Ok(live),
             _ => Err(self.wrong_state()),
@@ -235,6 +271,8 @@ pub(crate) struct Registry {
 pub(crate) struct Tables {
     sandboxes: BTreeMap<(Account, SandboxId), Arc<SandboxCell>>,
     snapshots: BTreeMap<SnapshotId, Arc<SnapshotCell>>,
+    /// Wakes whoever watches over deadlines.
+    alarm: Arc<Notify>,
 }
 
 /// Room for one more sandbox on this server, held until that sandbox counts itself.
@@ -278,7 +316,14 @@ impl Registry {
 impl Tables {
     /// Takes in a sandbox that was admitted or adopted.
     pub(crate) fn add_sandbox(&mut self, cell: Arc<SandboxCell>) {
+        cell.life.wakes(&self.alarm);
+        self.alarm.notify_one();
         self.sandboxes.insert((cell.account.clone(), cell.id.clone()), cell);
+    }
+
+    /// Woken when a deadline may have moved.
+    pub(crate) fn alarm(&self) -> Arc<Notify> {
+        self.alarm.clone()
     }
 
     /// Forgets a sandbox whose end is on record.

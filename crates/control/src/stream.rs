@@ -2,12 +2,18 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::Stream;
 use remuda_types::ExecutionState;
 use remuda_types::wire::OutputStream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::deadlines::Work;
 
 /// Bytes on their way from or to a guest.
 pub type ByteStream = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
@@ -54,4 +60,56 @@ pub struct WriteOptions {
     /// What the caller says of the body, as the text of its `Content-Digest` header: with it, a keyed call is told from
     /// another one without its body being read.
     pub content_digest: Option<String>,
+}
+
+/// A connection to a port of a guest. What goes through it counts as work in its sandbox; that it is open does not.
+#[derive(Debug)]
+pub struct GuestStream {
+    stream: TcpStream,
+    work: Arc<Work>,
+}
+
+impl GuestStream {
+    pub(crate) fn new(stream: TcpStream, work: Arc<Work>) -> GuestStream {
+        GuestStream { stream, work }
+    }
+}
+
+impl AsyncRead for GuestStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            self.work.touch();
+        }
+        read
+    }
+}
+
+impl AsyncWrite for GuestStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.work.touch();
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.work.touch();
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
 }

@@ -10,7 +10,8 @@ use crate::cgroup::{Cgroup, CgroupRoot};
 use crate::dialer::Dialer;
 use crate::dirs::Dirs;
 use crate::error::{EngineError, Result, Tried};
-use crate::machine::{CapturePlaces, MachineSpec, remove_tree};
+use crate::freeze::{self, Frozen};
+use crate::machine::{CapturePlaces, MachineSpec, discard, remove_tree};
 use crate::network::NetworkBuilder;
 use crate::parts::Parts;
 use crate::process::HostProcess;
@@ -83,6 +84,29 @@ impl Engine {
                 (memory, memory_tmp)
             }),
         }
+    }
+
+    /// Captures the files of a machine whose processes have ended. What its kernel had not written back is not among
+    /// them. Whoever calls sees to it that nobody removes the machine meanwhile.
+    pub async fn capture_ended(&self, uid: &Uid, places: CapturePlaces) -> Result<Frozen> {
+        if !self.shared.cgroups.leftover(uid.as_str()).processes().is_empty() {
+            return Err(EngineError::NotReady { what: format!("processes of {uid} still run") });
+        }
+        let upper = self.shared.dirs.sandbox(uid).upper;
+        let copying = tokio::task::spawn_blocking(move || {
+            let frozen = freeze::freeze(&upper, &places.layer_tmp).and_then(|frozen| {
+                let publishing = std::fs::rename(&places.layer_tmp, &places.layer);
+                publishing.tried(|| format!("publish {}", places.layer.display()))?;
+                Ok(frozen)
+            });
+            if frozen.is_err()
+                && let Err(e) = discard(&places)
+            {
+                tracing::warn!("a failed capture left something: {e}");
+            }
+            frozen
+        });
+        copying.await.map_err(std::io::Error::other).tried(|| "copy a machine's files".into())?
     }
 
     /// Prepares the place for a machine: directories, cgroup, namespaces, root, FIFOs. If that fails, and also if what

@@ -176,6 +176,7 @@ mod tests {
             "GET /v1/snapshots/{snapshot}",
             "POST /v1/operations/cancel",
             "POST /v1/sandboxes",
+            "POST /v1/sandboxes/{id}/deadline",
             "POST /v1/sandboxes/{id}/executions",
             "POST /v1/sandboxes/{id}/executions/{execution}/signal",
             "POST /v1/sandboxes/{id}/files/mkdir",

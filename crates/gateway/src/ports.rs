@@ -16,7 +16,7 @@ use hyper_util::rt::TokioIo;
 use remuda_control::Platform;
 use remuda_types::error::ErrorBody;
 use remuda_types::{Error, ErrorCode, SandboxId};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use utoipa::IntoParams;
 
 use crate::calling::By;
@@ -32,6 +32,11 @@ pub(crate) const PATHS: [&str; 3] =
 const OWN_SEGMENTS: usize = 6;
 /// What headers of ours begin with.
 const OWN_HEADERS: &str = "x-remuda-";
+
+/// A connection to an application.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for T {}
 
 /// A port of a sandbox in the path.
 #[derive(Debug, IntoParams)]
@@ -78,7 +83,7 @@ pub(crate) async fn proxy(
 }
 
 /// The request over the connection to the application, and its answer back.
-async fn pass_on(stream: TcpStream, of: &OfPort, target: Uri, mut request: Request) -> Result<Response, Error> {
+async fn pass_on(stream: impl Stream, of: &OfPort, target: Uri, mut request: Request) -> Result<Response, Error> {
     let upgrade = upgrade_wanted(request.headers());
     let upgrading = upgrade.as_ref().map(|_| hyper::upgrade::on(&mut request));
     let connection = request.extensions().get::<Connection>().cloned();
@@ -113,7 +118,7 @@ async fn pass_on(stream: TcpStream, of: &OfPort, target: Uri, mut request: Reque
 
 /// Sends one request over a connection of its own, which ends with the answer.
 async fn send(
-    stream: TcpStream,
+    stream: impl Stream,
     request: hyper::Request<Body>,
 ) -> hyper::Result<hyper::Response<hyper::body::Incoming>> {
     let (mut sender, connection) = http1::Builder::new()

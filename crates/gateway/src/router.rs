@@ -70,6 +70,7 @@ fn guarded_routes() -> OpenApiRouter<Platform> {
         .routes(routes!(sandboxes::start))
         .routes(routes!(sandboxes::pause))
         .routes(routes!(sandboxes::resume))
+        .routes(routes!(sandboxes::set_deadline))
         .routes(routes!(executions::start, executions::list))
         .routes(routes!(executions::show, executions::cancel))
         .routes(routes!(executions::output))

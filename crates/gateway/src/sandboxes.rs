@@ -1,4 +1,5 @@
-//! Routes of sandboxes: make, list, show, pause, resume, stop, start, remove. Each is one call of the platform.
+//! Routes of sandboxes: make, list, show, pause, resume, stop, start, remove, and their deadlines. Each is one call of the
+//! platform.
 
 use axum::Json;
 use axum::extract::State;
@@ -7,7 +8,7 @@ use http::StatusCode;
 use remuda_control::Platform;
 use remuda_types::Slot;
 use remuda_types::error::ErrorBody;
-use remuda_types::wire::{CreateSandbox, Labels, Removal, Sandbox, SandboxList, StartSandbox, Stop};
+use remuda_types::wire::{CreateSandbox, Labels, Removal, Sandbox, SandboxList, SetDeadline, StartSandbox, Stop};
 use utoipa::IntoParams;
 
 use crate::calling::{By, Calling, WithKey, told};
@@ -148,6 +149,19 @@ pub(crate) async fn resume(
     of: OfSandbox,
 ) -> Answer<Response> {
     Ok(told(StatusCode::OK, platform.resume(&call, &of.id).await))
+}
+
+/// Gives a sandbox another deadline, counted from now. Nothing else ever moves it.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/deadline", operation_id = "set_deadline", tag = "sandboxes", params(OfSandbox, WithKey), request_body = SetDeadline, responses(
+    (status = 200, description = "It has the new deadline.", body = Sandbox),
+    (status = "default", description = "An error.", body = ErrorBody)))]
+pub(crate) async fn set_deadline(
+    State(platform): State<Platform>,
+    Calling(call): Calling,
+    of: OfSandbox,
+    JsonBody(request): JsonBody<SetDeadline>,
+) -> Answer<Response> {
+    Ok(told(StatusCode::OK, platform.set_deadline(&call, &of.id, request).await))
 }
 
 #[cfg(test)]

@@ -28,6 +28,14 @@ pub const EXECUTIONS_CONCURRENT_MAX: usize = 128;
 pub const WAIT_MS_MAX: u64 = 3_600_000;
 /// Longest time limit of an execution, in milliseconds.
 pub const EXECUTION_TIMEOUT_MS_MAX: u64 = 86_400_000;
+/// How long a sandbox lives unless it is told otherwise, in milliseconds.
+pub const TIMEOUT_MS_DEFAULT: u64 = 3_600_000;
+/// How long a sandbox may live at most unless the server is set otherwise, in milliseconds.
+pub const TIMEOUT_MS_MAX_DEFAULT: u64 = 86_400_000;
+/// Shortest life and shortest idle limit of a sandbox, in milliseconds.
+pub const TIMEOUT_MS_MIN: u64 = 1_000;
+/// How long before a sandbox's deadline that is told, in milliseconds; of a shorter life, half of it.
+pub const DEADLINE_SOON_MS: u64 = 60_000;
 /// Branches that one fork may have.
 pub const FORK_COUNT_MAX: u32 = 100;
 /// Sandboxes of one server.

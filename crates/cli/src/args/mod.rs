@@ -1,6 +1,7 @@
 //! The command line as types. Must do nothing but name and check what was given.
 
 mod access;
+mod deadlines;
 mod help;
 mod signal;
 #[cfg(test)]
@@ -18,6 +19,7 @@ use remuda_types::limits::{FORK_COUNT_MAX, MEMORY_MIB_DEFAULT};
 use remuda_types::{ExecutionId, QuotaLimits, QuotaSetting, ReceiptId, SandboxId, Slot, SnapshotMode};
 
 pub use self::access::{AccountCommand, Key, KeyCreate, NarrowingArgs, OfAccount};
+pub use self::deadlines::{DeadlineArgs, Timeout, milliseconds};
 use self::signal::signal;
 use self::values::{drills, execution_id, listen, memory_mib, number, of_receipt, pair, sandbox_id, time_limit};
 
@@ -110,6 +112,8 @@ pub enum Command {
     Stop(Rm),
     /// Go on with the files of a stopped sandbox, as the next generation of its slot; prints its id
     Start(Start),
+    /// Give a sandbox another deadline, counted from now
+    Timeout(Timeout),
     /// End and remove sandboxes
     Rm(Rm),
     /// Capture sandboxes, list and remove captures
@@ -163,6 +167,9 @@ pub struct Serve {
     /// server on the data directory takes them over
     #[arg(long)]
     pub ephemeral: bool,
+    /// How long a sandbox may live at most, such as 24h; a bare number counts seconds
+    #[arg(long, value_name = "TIME", value_parser = deadlines::timeout_max, default_value = "24h")]
+    pub timeout_max: Duration,
 }
 
 impl Serve {
@@ -224,6 +231,8 @@ pub struct Create {
     /// Memory limit, such as 512M or 2G, from 128M to 64G; a bare number counts MiB
     #[arg(long, value_name = "SIZE", default_value_t = MEMORY_MIB_DEFAULT, value_parser = memory_mib)]
     pub memory: u32,
+    #[command(flatten)]
+    pub deadline: DeadlineArgs,
     #[command(flatten)]
     pub labels: LabelArgs,
     #[command(flatten)]
@@ -411,6 +420,8 @@ pub struct Fork {
     #[arg(long, alias = "slot", value_delimiter = ',', value_name = "SLOT,…")]
     pub slots: Option<Vec<Slot>>,
     #[command(flatten)]
+    pub deadline: DeadlineArgs,
+    #[command(flatten)]
     pub labels: LabelArgs,
     #[command(flatten)]
     pub launch: LaunchArgs,
@@ -424,6 +435,8 @@ pub struct Restore {
     pub snapshot: String,
     /// Slot to take; the first free one when not given
     pub slot: Option<Slot>,
+    #[command(flatten)]
+    pub deadline: DeadlineArgs,
     #[command(flatten)]
     pub labels: LabelArgs,
     #[command(flatten)]

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use remuda_client::wire::{Event, EventList, Fact, Receipt};
+use remuda_client::wire::{DueTo, Event, EventList, ExpiryResult, Fact, Receipt};
 use remuda_client::{Client, Told};
 
 use super::DONE;
@@ -50,6 +50,19 @@ fn print_receipt(receipt: &Receipt) -> io::Result<()> {
             let why = machine.stop_reason.as_deref().unwrap_or_default();
             rows.push(("stop", format!("{} {at}: {why}", result.unwrap_or_default())));
         }
+        rows.extend(machine.expiry.as_ref().map(|e| {
+            let result = match e.result {
+                ExpiryResult::Removed => "ended and removed",
+                ExpiryResult::Kept => "ended, files kept",
+            };
+            let snapshot = e.snapshot.as_ref().map(|id| format!(", its work is in {id}")).unwrap_or_default();
+            let failure = e.failure.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+            let due_to = match e.due_to {
+                DueTo::Deadline => "its deadline passed",
+                DueTo::Idle => "it was idle",
+            };
+            ("by itself", format!("{} {due_to}: {result}{snapshot}{failure}", time(e.at_ms)))
+        }));
         rows.extend(machine.replacement.as_ref().map(|id| ("went on as", id.to_string())));
     }
     if let Some(deletion) = &receipt.deletion {

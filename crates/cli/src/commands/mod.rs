@@ -31,6 +31,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Stop(args) => sandboxes::stop(global, args).await,
         Command::Start(args) => sandboxes::start(global, args).await,
         Command::Pause(args) => sandboxes::pause(global, args).await,
+        Command::Timeout(args) => sandboxes::timeout(global, args).await,
         Command::Resume(args) => sandboxes::resume(global, args).await,
         Command::Rm(args) => sandboxes::remove(global, args).await,
         Command::Exec(args) => exec::run(global, args).await,

@@ -1,11 +1,12 @@
-//! `create`, `ls`, `show`, `pause`, `resume`, `stop`, `start`, `rm`. Each is one call of the client for each sandbox.
+//! `create`, `ls`, `show`, `pause`, `resume`, `timeout`, `stop`, `start`, `rm`. Each is one call of the client for each
+//! sandbox.
 
 use remuda_client::SandboxFilter;
 use remuda_types::SandboxId;
 use remuda_types::wire::{CreateSandbox, RemovalResult, Sandbox, SandboxList, StartSandbox, StopResult};
 
 use super::DONE;
-use crate::args::{Create, Global, Ls, OneChange, Rm, Start};
+use crate::args::{Create, Global, Ls, OneChange, Rm, Start, Timeout};
 use crate::connection::{connect, connect_for};
 use crate::{failure, print};
 
@@ -14,6 +15,9 @@ pub async fn create(global: &Global, args: Create) -> anyhow::Result<u8> {
         slot: args.slot,
         labels: args.labels.labels.into_iter().collect(),
         memory_mib: Some(args.memory),
+        timeout_ms: args.deadline.timeout_ms(),
+        idle_timeout_ms: args.deadline.idle_timeout_ms(),
+        on_deadline: args.deadline.on_deadline(),
     };
     let sandbox = connect_for(global, args.key.key)?.create_sandbox(&request).await?;
     made(global, &sandbox)
@@ -85,6 +89,11 @@ pub async fn start(global: &Global, args: Start) -> anyhow::Result<u8> {
     let client = connect_for(global, args.key.key)?;
     let request = StartSandbox { launch: None, skip_launch: args.no_launch };
     made(global, &client.start(&args.sandbox.id, &request).await?)
+}
+
+pub async fn timeout(global: &Global, args: Timeout) -> anyhow::Result<u8> {
+    let request = args.request();
+    shown(global, &connect_for(global, args.key.key)?.set_deadline(&args.sandbox.id, &request).await?)
 }
 
 fn shown(global: &Global, sandbox: &Sandbox) -> anyhow::Result<u8> {

@@ -23,7 +23,7 @@ pub async fn run(global: &Global, args: &Serve) -> anyhow::Result<u8> {
     let address = listener.local_addr()?;
     let place = data_dir.path().display().to_string();
     let at_end = if args.ephemeral { AtEnd::Remove } else { AtEnd::Keep };
-    let server = LocalServer::start(data_dir, parts, args.quotas(), Some(listener), at_end).await?;
+    let server = LocalServer::start(data_dir, parts, args.quotas(), args.timeout_max, Some(listener), at_end).await?;
     let key = match server.first_key().await {
         Ok(key) => key.map(|key| key.reveal()),
         Err(error) => {

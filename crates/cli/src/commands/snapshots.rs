@@ -100,6 +100,9 @@ pub async fn fork(global: &Global, args: Fork) -> anyhow::Result<u8> {
         labels: args.labels.labels.into_iter().collect(),
         slots: args.slots,
         launch: recipe(&args.launch)?,
+        timeout_ms: args.deadline.timeout_ms(),
+        idle_timeout_ms: args.deadline.idle_timeout_ms(),
+        on_deadline: args.deadline.on_deadline(),
     };
     let fork = connect_for(global, args.key.key)?.fork(&args.sandbox.id, &request).await?;
     if global.json {
@@ -133,6 +136,9 @@ pub async fn restore(global: &Global, args: Restore) -> anyhow::Result<u8> {
         slot: args.slot,
         labels: args.labels.labels.into_iter().collect(),
         launch: recipe(&args.launch)?,
+        timeout_ms: args.deadline.timeout_ms(),
+        idle_timeout_ms: args.deadline.idle_timeout_ms(),
+        on_deadline: args.deadline.on_deadline(),
     };
     let sandbox = connect_for(global, args.key.key)?.restore(&args.snapshot, &request).await?;
     super::sandboxes::made(global, &sandbox)

@@ -57,7 +57,7 @@ impl Keyed {
 
 fn small(slot: &str, labels: &[(&str, &str)]) -> CreateSandbox {
     let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    CreateSandbox { slot: Some(slot.parse().unwrap()), labels, memory_mib: Some(256) }
+    CreateSandbox { slot: Some(slot.parse().unwrap()), labels, memory_mib: Some(256), ..CreateSandbox::default() }
 }
 
 fn files_of(name: &str, labels: &Labels) -> CreateSnapshot {

@@ -57,6 +57,20 @@ impl Api {
         assert!(removal.processes_gone && removal.files_gone, "{removal:?}");
     }
 
+    /// Waits until a sandbox is gone.
+    pub async fn until_gone(&self, id: &SandboxId) {
+        let gone = async {
+            let mut stream = self.client.follow_events(0).await.unwrap();
+            while let Some(told) = stream.next().await.unwrap() {
+                let remuda_client::Told::Event(event) = told else { continue };
+                if event.kind == "sandbox.gone" && event.about.sandbox.as_ref() == Some(id) {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, gone).await.unwrap_or_else(|_| panic!("{id} does not go"));
+    }
+
     /// Runs a script to its end.
     pub async fn run(&self, id: &SandboxId, script: &str) -> Execution {
         self.client.execute(id, &script_of(script)).await.unwrap()
@@ -236,7 +250,7 @@ pub fn python(program: &str) -> StartExecution {
 
 /// A memory fork.
 pub fn fork_of(count: u32) -> ForkSandbox {
-    ForkSandbox { count, mode: None, labels: Default::default(), slots: None, launch: None }
+    ForkSandbox { count, ..ForkSandbox::default() }
 }
 
 /// The error of a call that must be refused with this code.

@@ -4,9 +4,7 @@ use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
 
-use remuda_client::wire::{
-    Branch, CreateSandbox, CreateSnapshot, Labels, RemovalResult, RestoreSnapshot, StartExecution,
-};
+use remuda_client::wire::{Branch, CreateSandbox, CreateSnapshot, RemovalResult, RestoreSnapshot, StartExecution};
 use remuda_client::{Client, ClientError, SandboxFilter, WriteFile};
 use remuda_types::{ErrorCode, SandboxId, SnapshotMode, SnapshotState};
 use serde_json::json;
@@ -52,7 +50,7 @@ async fn an_unknown_id_is_not_found_by_any_call() {
 async fn a_stale_id_is_gone_for_every_call_and_never_means_the_newer_one() {
     let api = Api::shared();
     let slot: remuda_types::Slot = "reused".parse().unwrap();
-    let request = CreateSandbox { slot: Some(slot.clone()), memory_mib: Some(256), labels: Labels::new() };
+    let request = CreateSandbox { slot: Some(slot.clone()), memory_mib: Some(256), ..CreateSandbox::default() };
     let old = api.create_with(&request).await;
     let files = CreateSnapshot { mode: Some(SnapshotMode::Filesystem), ..CreateSnapshot::default() };
     let snapshot = api.client.snapshot(&old.id, &files).await.unwrap();

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use remuda_client::wire::{Branch, CreateSandbox, Labels, RemovalResult, Sandbox};
+use remuda_client::wire::{Branch, CreateSandbox, RemovalResult, Sandbox};
 use remuda_client::{ClientError, SandboxFilter};
 use remuda_types::{ErrorCode, ExecutionState, SandboxId};
 
@@ -86,7 +86,8 @@ async fn a_removal_during_a_creation_leaves_nothing() {
     let api = Api::own();
     for (n, delay_ms) in [0, 20, 60, 100, 150].into_iter().enumerate() {
         let slot = format!("racing-{n}");
-        let request = CreateSandbox { slot: Some(slot.parse().unwrap()), memory_mib: Some(256), labels: Labels::new() };
+        let request =
+            CreateSandbox { slot: Some(slot.parse().unwrap()), memory_mib: Some(256), ..CreateSandbox::default() };
         let removing = async {
             let id = appears(&api, &slot).await;
             // Not waited for anything: the removal is to fall into another moment each time.

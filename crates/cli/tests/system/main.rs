@@ -8,6 +8,7 @@ mod commands;
 mod copies;
 mod crowd;
 mod damage;
+mod deadlines;
 mod death;
 mod drills;
 mod embedded;

@@ -31,7 +31,7 @@ impl Place {
     }
 
     /// Kills the server and starts the next.
-    fn restart(&self, api: Api) -> Api {
+    pub fn restart(&self, api: Api) -> Api {
         Arc::into_inner(api.server).expect("somebody holds the server").kill();
         self.start()
     }

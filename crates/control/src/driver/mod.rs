@@ -265,6 +265,9 @@ impl Task {
         self.admission = after;
         if changed {
             self.publish(None);
+        } else if command == Command::EndCapture {
+            // Whoever waits for it sees it here.
+            self.status.send_modify(|_| {});
         }
         Ok(())
     }
@@ -330,7 +333,9 @@ impl Task {
 
     async fn died(&mut self, death: Death, broken: Option<String>) {
         let out_of_memory = death == Death::OutOfMemory;
-        let reason = why(death, broken.as_deref());
+        // Whoever ends its processes and keeps its files says why before.
+        let said = self.status.borrow().reason.clone().filter(|_| death == Death::Ended && broken.is_none());
+        let reason = said.unwrap_or_else(|| why(death, broken.as_deref()));
         tracing::warn!("{} died: {reason}", self.id);
         self.silence = None;
         self.executions.sandbox_ended(out_of_memory);

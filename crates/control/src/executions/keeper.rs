@@ -1,8 +1,10 @@
 //! What the executions of one sandbox share: counts, and how files are removed.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::deadlines::Work;
 use crate::output;
 
 /// Shared by all executions of a sandbox.
@@ -11,15 +13,19 @@ pub(super) struct Keeper {
     running: AtomicUsize,
     kept_bytes: AtomicU64,
     failing: AtomicUsize,
+    /// What is done in the sandbox; each execution that runs is a part of it.
+    pub(super) work: Arc<Work>,
 }
 
 impl Keeper {
     pub(super) fn started(&self) {
         self.running.fetch_add(1, Ordering::Relaxed);
+        self.work.started();
     }
 
     pub(super) fn ended(&self) {
         self.running.fetch_sub(1, Ordering::Relaxed);
+        self.work.ended();
     }
 
     /// Executions that run.

@@ -33,6 +33,7 @@ pub(crate) use places::ExecutionPlaces;
 pub(crate) use record::{Head, KilledFor};
 pub(crate) use retention::Retention;
 
+use crate::deadlines::Work;
 use crate::output::{Files, OutputLog};
 use keeper::Keeper;
 use record::{Known, note};
@@ -120,6 +121,11 @@ impl Executions {
         for execution in self.running() {
             execution.sandbox_ended(out_of_memory);
         }
+    }
+
+    /// What is done in the sandbox.
+    pub(crate) fn work(&self) -> &Arc<Work> {
+        &self.keeper.work
     }
 
     /// Where the files lie.

@@ -67,6 +67,7 @@ impl Operation for Take {
         let CreateSnapshot { name, mode, labels, launch } = self.request.clone();
         let wanted = Wanted { name, mode: mode.unwrap_or(SnapshotMode::Memory), labels, launch, of_fork: false };
         let source = platform.living(caller, &self.source).await?;
+        source.not_ending()?;
         caller.may_make_snapshot(&self.source, &wanted.labels)?;
         let capture = Capture::begin(platform, source, wanted).await?;
         let reservation = capture.reservation(platform)?;
@@ -194,6 +195,8 @@ impl Capture {
         drop(silence);
         let captured = match captured {
             Ok(captured) => captured,
+            // One that stands still can't be asked which file it was.
+            Err(e) if lease.was_paused => return Err(crate::errors::engine(&source.id, e)),
             Err(e) => return Err(explain(live, source, e).await),
         };
         let mut inner = cell.inner();
@@ -245,7 +248,12 @@ fn enough_disk(platform: &Platform, source: &SandboxCell, live: &Live, mode: Sna
     Ok(())
 }
 
-fn describe(platform: &Platform, source: &SandboxCell, wanted: Wanted, source_ran: bool) -> Result<SnapshotDoc, Error> {
+pub(crate) fn describe(
+    platform: &Platform,
+    source: &SandboxCell,
+    wanted: Wanted,
+    source_ran: bool,
+) -> Result<SnapshotDoc, Error> {
     let id = SnapshotId::from_entropy(id_entropy()?);
     let excluded = match wanted.mode {
         SnapshotMode::Memory => without_connections(None),

@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::access::Action;
 use crate::caller::Caller;
 use crate::clock::{id_entropy, now_unix_ms};
+use crate::deadlines::asked::Asked;
 use crate::operation::{Ended, Operation, Work, canonical};
 use crate::operations::raise::{self, Source};
 use crate::platform::Platform;
@@ -92,7 +93,9 @@ impl Operation for Create {
             return Err(Error::new(ErrorCode::InvalidRequest, message));
         }
         let digest = platform.engine().parts().fingerprint.base.clone();
-        let spec = SandboxSpec { memory_mib, origin: Origin::Image { digest }, launch: None };
+        let CreateSandbox { timeout_ms, idle_timeout_ms, on_deadline, .. } = self.request;
+        let term = Asked { timeout_ms, idle_timeout_ms, on_deadline }.term(platform.timeout_ms_max())?;
+        let spec = SandboxSpec { memory_mib, origin: Origin::Image { digest }, launch: None, term: Some(term) };
         let plan = Plan::new(platform, self.request.labels.clone(), spec, Vec::new())?;
         let reservation = plan.reservation(platform, caller, self.request.slot.clone())?;
         Ok((plan, reservation))

@@ -21,6 +21,7 @@ use crate::boot::next_effect;
 use crate::caller::Caller;
 use crate::channel::{ChannelError, Feed};
 use crate::clock::{id_entropy, now_unix_ms};
+use crate::deadlines::Working;
 use crate::driver::Live;
 use crate::executions::{ExecutionCell, Head, KilledFor};
 use crate::operation::{Ended, Fault, Operation, Work, canonical};
@@ -105,6 +106,8 @@ pub(crate) struct Spawning {
     execution: Arc<ExecutionCell>,
     spawn: Spawn,
     stdin: Option<Bytes>,
+    /// Until it is admitted, and counts by itself.
+    working: Working,
 }
 
 impl Spawning {
@@ -112,6 +115,7 @@ impl Spawning {
         let (program, command) = program(&request)?;
         check(&request)?;
         let stdin = input(&request)?;
+        let working = cell.life.work().begin();
         let live = cell.live()?.clone();
         let effect = next_effect();
         let execution = cell.executions.prepare(Head {
@@ -135,12 +139,12 @@ impl Spawning {
             stdin: stdin.is_some(),
             grace_ms: GRACE_MS,
         };
-        Ok(Spawning { cell: cell.clone(), live, execution, spawn, stdin })
+        Ok(Spawning { cell: cell.clone(), live, execution, spawn, stdin, working })
     }
 
     /// Hands it over to the agent. What is written down of it comes with the result.
     async fn start(self) -> (ExecutionDoc, Result<(), Fault>) {
-        let Spawning { cell, live, execution, spawn, stdin } = self;
+        let Spawning { cell, live, execution, spawn, stdin, working } = self;
         // This writes its record, before the agent hears of it.
         if let Err(e) = cell.executions.admit(execution.clone()) {
             execution.not_started();
@@ -174,6 +178,7 @@ impl Spawning {
         if result.is_ok() {
             mind(&cell.records, live, execution);
         }
+        drop(working);
         (doc, result)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::StreamExt;
 use remuda_guest_proto::{Entry, EntryKind, Reply, Request};
 use remuda_journal::Reservation;
 use remuda_types::limits::{DIRECTORY_ENTRIES_MAX, PATH_BYTES_MAX};
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 use crate::access::Action;
 use crate::caller::Caller;
 use crate::channel::{Download, unexpected};
+use crate::deadlines::Working;
 use crate::driver::Live;
 use crate::operation::{Ended, Operation, Work};
 use crate::operations::execute::{USER_DEFAULT, handed_over};
@@ -26,7 +28,10 @@ pub(crate) async fn read(
 ) -> Result<(FileStat, ByteStream), Error> {
     let request = Request::ReadFile { path: checked(path)?, user: USER_DEFAULT.into() };
     let cell = platform.living(caller, id).await?;
+    let working = cell.life.work().begin();
     let (reply, download) = Download::start(&cell.live()?.channel, request).await.map_err(|e| failed(id, e))?;
+    // It is under way until it was read.
+    let download = download.inspect(move |_| working.goes_on());
     Ok((entry(id, reply)?, Box::pin(download)))
 }
 
@@ -59,7 +64,7 @@ impl Operation for MakeDirectory {
     const KIND: &'static str = "make_directory";
     const ACTION: Action = Action::MakeDirectory;
     const ALWAYS: bool = false;
-    type Plan = Arc<Live>;
+    type Plan = Reached;
     type Output = FileStat;
 
     fn target(&self) -> Option<&SandboxId> {
@@ -70,14 +75,14 @@ impl Operation for MakeDirectory {
         json!({ "path": self.path, "parents": self.parents })
     }
 
-    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Arc<Live>, Reservation), Error> {
+    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Reached, Reservation), Error> {
         judged(platform, caller, &self.sandbox, &self.path).await
     }
 
-    async fn run(self, _: &Platform, live: Arc<Live>, _: &Work) -> Ended<FileStat> {
+    async fn run(self, _: &Platform, reached: Reached, _: &Work) -> Ended<FileStat> {
         let Self { sandbox, path, parents } = self;
         let request = Request::MakeDirectory { path, user: USER_DEFAULT.into(), parents };
-        let reply = live.channel.call(request).await;
+        let reply = reached.live.channel.call(request).await;
         reply.map_err(|e| handed_over(&sandbox, e)).and_then(|reply| Ok(entry(&sandbox, reply)?)).into()
     }
 }
@@ -93,7 +98,7 @@ impl Operation for RemoveFile {
     const KIND: &'static str = "remove_file";
     const ACTION: Action = Action::RemoveFile;
     const ALWAYS: bool = false;
-    type Plan = Arc<Live>;
+    type Plan = Reached;
     type Output = ();
 
     fn target(&self) -> Option<&SandboxId> {
@@ -104,15 +109,21 @@ impl Operation for RemoveFile {
         json!({ "path": self.path, "recursive": self.recursive })
     }
 
-    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Arc<Live>, Reservation), Error> {
+    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Reached, Reservation), Error> {
         judged(platform, caller, &self.sandbox, &self.path).await
     }
 
-    async fn run(self, _: &Platform, live: Arc<Live>, _: &Work) -> Ended<()> {
+    async fn run(self, _: &Platform, reached: Reached, _: &Work) -> Ended<()> {
         let Self { sandbox, path, recursive } = self;
         let request = Request::Remove { path, user: USER_DEFAULT.into(), recursive };
-        live.channel.call(request).await.map(drop).map_err(|e| handed_over(&sandbox, e)).into()
+        reached.live.channel.call(request).await.map(drop).map_err(|e| handed_over(&sandbox, e)).into()
     }
+}
+
+/// A guest that may be spoken to, in which something is done for as long as this is held.
+pub(crate) struct Reached {
+    pub(crate) live: Arc<Live>,
+    _working: Working,
 }
 
 /// Whether the guest may be spoken to, and the path is one.
@@ -121,10 +132,11 @@ pub(crate) async fn judged(
     caller: &Caller,
     id: &SandboxId,
     path: &str,
-) -> Result<(Arc<Live>, Reservation), Error> {
+) -> Result<(Reached, Reservation), Error> {
     checked(path)?;
     let cell = platform.living(caller, id).await?;
-    Ok((cell.live()?.clone(), Reservation::default()))
+    let working = cell.life.work().begin();
+    Ok((Reached { live: cell.live()?.clone(), _working: working }, Reservation::default()))
 }
 
 async fn call(platform: &Platform, caller: &Caller, id: &SandboxId, request: Request) -> Result<Reply, Error> {

@@ -16,6 +16,7 @@ use serde_json::Value;
 use crate::access::Action;
 use crate::caller::Caller;
 use crate::clock::milliseconds;
+use crate::deadlines::asked::Asked;
 use crate::ledger::{self, Entry};
 use crate::operation::{Ended, Operation, Work, canonical, operate_part, refused};
 use crate::operations::capture::{self, Capture, Wanted};
@@ -58,6 +59,8 @@ impl Operation for ForkOnce {
     async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Plan, Reservation), Error> {
         let slots = slots(&self.request)?;
         let source = platform.living(caller, &self.source).await?;
+        source.not_ending()?;
+        asked(&self.request).term(platform.timeout_ms_max())?;
         slots.iter().try_for_each(|slot| caller.may_make_sandbox(slot.as_ref(), &self.request.labels))?;
         are_free(platform, caller, &slots)?;
         let mode = self.request.mode.unwrap_or(SnapshotMode::Memory);
@@ -102,6 +105,7 @@ pub(crate) async fn branch_out(
             slot,
             labels: fork.request.labels.clone(),
             launch: fork.request.launch.clone(),
+            asked: asked(&fork.request),
         };
         async move { (operate_part(platform, work, number, branch).await, since()) }
     });
@@ -142,6 +146,12 @@ pub(crate) async fn settle(platform: &Platform, cell: &Arc<SnapshotCell>) {
     }
     drop(entry);
     platform.collect().await;
+}
+
+/// What is asked for of the branches' deadlines.
+fn asked(request: &ForkSandbox) -> Asked {
+    let ForkSandbox { timeout_ms, idle_timeout_ms, on_deadline, .. } = *request;
+    Asked { timeout_ms, idle_timeout_ms, on_deadline }
 }
 
 /// The slots of the branches, as many as there are to be.

@@ -77,6 +77,7 @@ async fn drivable(
     id: &SandboxId,
 ) -> Result<(Arc<SandboxCell>, Reservation), Error> {
     let cell = platform.living(caller, id).await?;
+    cell.not_ending()?;
     cell.driver()?;
     Ok((cell, Reservation::default()))
 }

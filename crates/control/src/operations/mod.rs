@@ -18,6 +18,8 @@ pub(crate) mod stop;
 pub(crate) mod write_file;
 
 use crate::access::Action;
+use crate::deadlines::EndWhenDue;
+use crate::deadlines::change::ChangeDeadline;
 use crate::operation::Operation;
 
 /// Every kind of operation, with what a caller must be allowed to do for it.
@@ -25,7 +27,9 @@ const KINDS: &[(&str, Action)] = &[
     of::<access::RevokeKey>(),
     of::<access::SetQuotas>(),
     of::<capture::Take>(),
+    of::<ChangeDeadline>(),
     of::<create::Create>(),
+    of::<EndWhenDue>(),
     of::<execute::Execute>(),
     of::<execute::SendSignalTo>(),
     of::<execute::CancelExecution>(),

@@ -89,6 +89,7 @@ async fn told(platform: &Platform, cell: &Arc<SandboxCell>, work: &Work, up: Res
 async fn outcome(cell: &Arc<SandboxCell>, work: &Work, up: Result<(), Error>) -> Ended<Sandbox> {
     match up {
         Ok(()) => {
+            cell.life.came_up();
             let mut change = SandboxChange::of(&cell.uid);
             // A removal may have overtaken it; a death is told by its driver.
             if cell.state() == SandboxState::Running {

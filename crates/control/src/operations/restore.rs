@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::access::Action;
 use crate::caller::Caller;
+use crate::deadlines::asked::Asked;
 use crate::operation::{Ended, Operation, Work, canonical};
 use crate::operations::create::{Plan, check_labels};
 use crate::operations::launch;
@@ -42,6 +43,8 @@ impl Operation for Restore {
 
     async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Self::Plan, Reservation), Error> {
         check_labels(&self.request.labels)?;
+        let RestoreSnapshot { timeout_ms, idle_timeout_ms, on_deadline, .. } = self.request;
+        let asked = Asked { timeout_ms, idle_timeout_ms, on_deadline };
         caller.may_make_sandbox(self.request.slot.as_ref(), &self.request.labels)?;
         platform.admit_work()?;
         let snapshot = platform.kept_snapshot(caller, &self.snapshot).await?;
@@ -70,7 +73,7 @@ impl Operation for Restore {
             launch::check(recipe)?;
         }
         check_layers(platform, &snapshot).await?;
-        let plan = plan(platform, &snapshot, self.request.labels.clone(), recipe)?;
+        let plan = plan(platform, &snapshot, self.request.labels.clone(), recipe, asked)?;
         let reservation = plan.reservation(platform, caller, self.request.slot.clone())?;
         Ok(((plan, reading), reservation))
     }
@@ -89,6 +92,7 @@ pub(crate) struct Branch {
     pub(crate) slot: Option<Slot>,
     pub(crate) labels: Labels,
     pub(crate) launch: Option<LaunchRecipe>,
+    pub(crate) asked: Asked,
 }
 
 impl Operation for Branch {
@@ -108,7 +112,7 @@ impl Operation for Branch {
 
     async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Self::Plan, Reservation), Error> {
         let reading = Reading::begin(&self.snapshot);
-        let plan = plan(platform, &self.snapshot, self.labels.clone(), self.launch.clone())?;
+        let plan = plan(platform, &self.snapshot, self.labels.clone(), self.launch.clone(), self.asked)?;
         let reservation = plan.reservation(platform, caller, self.slot.clone())?;
         Ok(((plan, reading), reservation))
     }
@@ -123,10 +127,12 @@ fn plan(
     snapshot: &SnapshotCell,
     labels: Labels,
     launch: Option<LaunchRecipe>,
+    asked: Asked,
 ) -> Result<Plan, Error> {
     let doc = snapshot.doc();
     let origin = Origin::Snapshot { snapshot: snapshot.id.clone(), source: doc.shown.source };
-    Plan::new(platform, labels, SandboxSpec { memory_mib: doc.memory_mib, origin, launch }, doc.layers)
+    let term = Some(asked.term(platform.timeout_ms_max())?);
+    Plan::new(platform, labels, SandboxSpec { memory_mib: doc.memory_mib, origin, launch, term }, doc.layers)
 }
 
 /// A restore that reads a snapshot's bytes; they stay while it does.

@@ -13,6 +13,7 @@ use tokio::sync::OwnedMutexGuard;
 use crate::access::Action;
 use crate::caller::Caller;
 use crate::clock::now_unix_ms;
+use crate::deadlines::asked;
 use crate::ledger::{Entry, Ledger};
 use crate::operation::{Ended, Operation, Work, canonical};
 use crate::operations::create::Plan as Made;
@@ -69,9 +70,12 @@ impl Operation for Start {
             let error = Error::new(ErrorCode::WrongState, format!("{} is {}, not stopped", self.id, before.state()));
             return Err(error.detail("state", before.state().to_string()).remedy("stop it first: remuda stop ID"));
         }
+        before.not_ending()?;
         let kept = before.spec.launch.clone().filter(|_| !self.request.skip_launch);
         let launch = self.request.launch.clone().or(kept);
-        let spec = SandboxSpec { launch, ..before.spec.clone() };
+        // A life as long as the last one was to be, from now on.
+        let term = before.life.term().map(|term| asked::anew(&term, platform.timeout_ms_max()));
+        let spec = SandboxSpec { launch, term, ..before.spec.clone() };
         let made = Made::new(platform, before.labels.clone(), spec, before.layers.clone())?;
         let mut reservation = made.reservation(platform, caller, Some(self.id.slot.clone()))?;
         reservation.sandbox =

@@ -46,7 +46,9 @@ impl Operation for StopSandbox {
     }
 
     async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Self::Plan, Reservation), Error> {
-        Ok((platform.living(caller, &self.id).await?, Reservation::default()))
+        let cell = platform.living(caller, &self.id).await?;
+        cell.not_ending()?;
+        Ok((cell, Reservation::default()))
     }
 
     async fn run(self, platform: &Platform, cell: Arc<SandboxCell>, work: &Work) -> Ended<Stop> {

@@ -5,7 +5,7 @@
 //! hashing its body, which is not written, unless it says what its body is in `Content-Digest`.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -20,10 +20,9 @@ use crate::access::Action;
 use crate::boot::next_effect;
 use crate::caller::Caller;
 use crate::channel::{Upload, UploadError};
-use crate::driver::Live;
 use crate::operation::{Ended, Operation, Work, conflict};
 use crate::operations::execute::{USER_DEFAULT, handed_over};
-use crate::operations::files::{entry, judged};
+use crate::operations::files::{Reached, entry, judged};
 use crate::platform::Platform;
 use crate::stream::{ByteStream, WriteOptions};
 
@@ -54,7 +53,7 @@ impl Operation for WriteFile {
     const KIND: &'static str = "write_file";
     const ACTION: Action = Action::WriteFile;
     const ALWAYS: bool = false;
-    type Plan = Arc<Live>;
+    type Plan = Reached;
     type Output = FileStat;
 
     fn target(&self) -> Option<&SandboxId> {
@@ -66,11 +65,11 @@ impl Operation for WriteFile {
         json!({ "path": self.path, "mode": mode, "user": user, "parents": parents, "content_digest": content_digest })
     }
 
-    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Arc<Live>, Reservation), Error> {
+    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Reached, Reservation), Error> {
         judged(platform, caller, &self.sandbox, &self.path).await
     }
 
-    async fn run(self, _: &Platform, live: Arc<Live>, work: &Work) -> Ended<FileStat> {
+    async fn run(self, _: &Platform, reached: Reached, work: &Work) -> Ended<FileStat> {
         let body = self.body();
         let effect = next_effect();
         let body = if work.id.is_some() { digested(body, effect, work.clone()) } else { body };
@@ -82,7 +81,7 @@ impl Operation for WriteFile {
             parents: options.parents,
             effect,
         };
-        match Upload::run(&live.channel, request, body).await {
+        match Upload::run(&reached.live.channel, request, body).await {
             Ok(reply) => entry(&sandbox, reply).map_err(Into::into).into(),
             Err(UploadError::Channel(e)) => Err(handed_over(&sandbox, e)).into(),
             // The agent was never told that it had the whole of it.

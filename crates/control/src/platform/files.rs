@@ -9,7 +9,7 @@ use crate::caller::Caller;
 use crate::operation::{Answered, Call, operate};
 use crate::operations::files::{self, MakeDirectory, RemoveFile};
 use crate::operations::write_file::WriteFile;
-use crate::stream::{ByteStream, WriteOptions};
+use crate::stream::{ByteStream, GuestStream, WriteOptions};
 
 impl Platform {
     /// Reads a file of a guest as a stream.
@@ -79,14 +79,18 @@ impl Platform {
     ///
     /// # Errors
     /// `port_unreachable` when nothing listens there on the guest's own address.
-    pub async fn dial(&self, caller: &Caller, id: &SandboxId, port: u16) -> Result<tokio::net::TcpStream, Error> {
+    pub async fn dial(&self, caller: &Caller, id: &SandboxId, port: u16) -> Result<GuestStream, Error> {
         caller.may(Action::Port)?;
         let cell = self.living(caller, id).await?;
+        let working = cell.life.work().begin();
         let live = cell.live()?;
-        live.machine.dial(port).await.map_err(|e| {
+        let stream = live.machine.dial(port).await.map_err(|e| {
             Error::new(ErrorCode::PortUnreachable, format!("nothing answers on port {port} of {id}"))
                 .cause(crate::errors::chain(&e))
                 .remedy("make the program listen on 0.0.0.0; one that listens on 127.0.0.1 is not reached yet")
-        })
+        })?;
+        // From here on what counts is what goes through it, and not that it is open.
+        drop(working);
+        Ok(GuestStream::new(stream, cell.life.work().clone()))
     }
 }

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::access::{AccessKeys, Accounts};
+use crate::deadlines::watch;
 use crate::events;
 use crate::executions::{ExecutionPlaces, remove_carried};
 use crate::operations::{expire, raise, remove, stop};
@@ -46,6 +47,8 @@ pub struct Config {
     pub parts: Parts,
     /// What an account may use that has no limits of its own.
     pub quotas: QuotaLimits,
+    /// How long a sandbox may live at most without another call, in milliseconds.
+    pub timeout_ms_max: u64,
 }
 
 /// The platform. Clones share one state.
@@ -66,6 +69,7 @@ pub(crate) struct Shared {
     /// Operations, which run to their end whoever waits for them.
     under_way: TaskTracker,
     turns: Turns,
+    timeout_ms_max: u64,
 }
 
 /// A sandbox that is on record.
@@ -118,10 +122,12 @@ impl Platform {
             closing: CancellationToken::new(),
             under_way: TaskTracker::new(),
             turns: Turns::default(),
+            timeout_ms_max: config.timeout_ms_max,
         };
         let platform = Platform { shared: Arc::new(shared) };
         recovery::recover(&platform).await?;
         tokio::spawn(expire::run(Arc::downgrade(&platform.shared)));
+        watch::start(&platform);
         Ok(platform)
     }
 
@@ -175,6 +181,24 @@ impl Platform {
         remove::end_and_remove(self, cell).await?;
         let gone = raise::ended(cell, SandboxState::Gone);
         self.journal().apply(gone).await.map_err(|e| crate::errors::journal(&e))
+    }
+
+    pub(crate) fn of(shared: Arc<Shared>) -> Platform {
+        Platform { shared }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Cancelled when the server ends.
+    pub(crate) fn closing(&self) -> &CancellationToken {
+        &self.shared.closing
+    }
+
+    /// How long a sandbox may live at most without another call, in milliseconds.
+    pub fn timeout_ms_max(&self) -> u64 {
+        self.shared.timeout_ms_max
     }
 
     pub(crate) fn engine(&self) -> &Engine {

@@ -1,12 +1,13 @@
 //! Calls about sandboxes: made, looked at, paused, resumed, ended.
 
 use remuda_journal::{Paging, SandboxFilter, Whose};
-use remuda_types::wire::{CreateSandbox, Removal, Sandbox, StartSandbox, Stop};
+use remuda_types::wire::{CreateSandbox, Removal, Sandbox, SetDeadline, StartSandbox, Stop};
 use remuda_types::{Error, SandboxId};
 
 use super::Platform;
 use crate::access::Action;
 use crate::caller::Caller;
+use crate::deadlines::change::ChangeDeadline;
 use crate::operation::{Answered, Call, operate};
 use crate::operations::create::Create;
 use crate::operations::halt::{Pause, Resume};
@@ -88,6 +89,15 @@ impl Platform {
     /// every case.
     pub async fn start(&self, call: &Call, id: &SandboxId, request: StartSandbox) -> Answered<Sandbox> {
         operate(self, call, Start { id: id.clone(), request }).await
+    }
+
+    /// Gives a sandbox another deadline, counted from now.
+    ///
+    /// # Errors
+    /// `sandbox_not_found`, `generation_gone`; `invalid_request` for more than the server allows; `wrong_state` when its
+    /// end has begun.
+    pub async fn set_deadline(&self, call: &Call, id: &SandboxId, request: SetDeadline) -> Answered<Sandbox> {
+        operate(self, call, ChangeDeadline { sandbox: id.clone(), request }).await
     }
 
     /// Halts every process of a sandbox; they keep their memory.

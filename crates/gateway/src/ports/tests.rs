@@ -9,7 +9,7 @@ use axum::routing::any;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::errors::ERROR_HEADER;

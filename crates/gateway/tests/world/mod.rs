@@ -8,6 +8,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use remuda_control::{Config, Fingerprint, Parts, Platform};
 use remuda_gateway::{Access, router};
+use remuda_types::limits::TIMEOUT_MS_MAX_DEFAULT;
 use remuda_types::wire::{CreateAccessKey, MadeAccessKey};
 use remuda_types::{AccessScope, QuotaLimits};
 use serde_json::Value;
@@ -33,7 +34,12 @@ impl World {
             agent_dir: absent.clone(),
             base_dir: absent,
         };
-        let config = Config { data_dir: directory.path().join("data"), parts, quotas: QuotaLimits::default() };
+        let config = Config {
+            data_dir: directory.path().join("data"),
+            parts,
+            quotas: QuotaLimits::default(),
+            timeout_ms_max: TIMEOUT_MS_MAX_DEFAULT,
+        };
         let platform = Platform::open(config).await.unwrap();
         let secret = platform.first_key(None).await.unwrap().expect("a fresh server makes a key").reveal();
         World { platform, secret, _directory: directory }

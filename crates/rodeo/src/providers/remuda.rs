@@ -242,7 +242,8 @@ impl Provider for Remuda {
             ready_path: Some(launch.ready_path.clone()),
             timeout_ms: Some(milliseconds(launch.timeout)),
         });
-        let request = wire::ForkSandbox { count, mode: Some(mode), labels: labels(run, "branch"), slots: None, launch };
+        let labels = labels(run, "branch");
+        let request = wire::ForkSandbox { count, mode: Some(mode), labels, launch, ..wire::ForkSandbox::default() };
         let fork = self.client.fork(&sandbox(source)?, &request).await?;
         let branches = fork.branches.iter().map(|branch| match branch {
             wire::Branch::Sandbox(sandbox) => Ok(machine(sandbox)),

@@ -2,6 +2,7 @@
 //! an error and not a silence.
 
 mod access;
+mod deadline;
 mod event;
 mod execution;
 mod file;
@@ -14,6 +15,7 @@ mod stop;
 mod usage;
 
 pub use access::*;
+pub use deadline::*;
 pub use event::*;
 pub use execution::*;
 pub use file::*;

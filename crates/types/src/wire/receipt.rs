@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Labels;
+use super::{Expiry, Labels};
 use crate::ids::{Generation, OperationId, ReceiptId, SandboxId, Slot, SnapshotId, Uid};
 use crate::keys::Key;
 use crate::states::SnapshotMode;
@@ -80,6 +80,9 @@ pub struct MachineReceipt {
     /// Why it was stopped, or why the stop was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<String>,
+    /// What was done when its deadline passed or its idle limit was reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expiry: Option<Expiry>,
     /// The generation that went on with its files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replacement: Option<SandboxId>,

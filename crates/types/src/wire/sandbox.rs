@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Labels;
+use super::{Labels, OnDeadline};
 use crate::ids::{ReceiptId, SandboxId, Slot, SnapshotId, Uid};
 use crate::states::SandboxState;
 
@@ -21,6 +21,16 @@ pub struct CreateSandbox {
     /// Memory limit, in MiB; 2048 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u32>,
+    /// How long it may live, in milliseconds from now, whatever happens in it; one hour when absent. It is never
+    /// extended by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// How long it may go without work, in milliseconds; without limit when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_ms: Option<u64>,
+    /// What becomes of it then; `snapshot` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_deadline: Option<OnDeadline>,
 }
 
 /// A sandbox.
@@ -51,6 +61,19 @@ pub struct Sandbox {
     /// The generation whose files it went on with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continues: Option<SandboxId>,
+    /// When it ends, in Unix milliseconds, whatever happens in it; absent only where an earlier build made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_at_ms: Option<i64>,
+    /// How long it may go without work, in milliseconds, where that is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_ms: Option<u64>,
+    /// When it ends if nothing is done with it until then, in Unix milliseconds; absent without an idle limit, and
+    /// while something is under way in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_at_ms: Option<i64>,
+    /// What becomes of it then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_deadline: Option<OnDeadline>,
 }
 
 /// What a sandbox was made from.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Labels, RemovalResult, Sandbox};
+use super::{Labels, OnDeadline, RemovalResult, Sandbox};
 use crate::error::Error;
 use crate::ids::{SandboxId, Slot, SnapshotId};
 use crate::states::{SnapshotMode, SnapshotState};
@@ -116,7 +116,7 @@ pub struct SnapshotRemoval {
 }
 
 /// `POST /v1/sandboxes/{id}/forks`: capture once, start `count` branches.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForkSandbox {
     /// How many branches, 1–100.
@@ -134,6 +134,16 @@ pub struct ForkSandbox {
     /// What must run in each branch of a filesystem fork.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<LaunchRecipe>,
+    /// How long each branch may live, in milliseconds from its start, whatever happens in it; one hour when absent. It is never
+    /// extended by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// How long each may go without work, in milliseconds; without limit when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_ms: Option<u64>,
+    /// What becomes of each then; `snapshot` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_deadline: Option<OnDeadline>,
 }
 
 /// A fork: one capture and a result for each branch.
@@ -182,4 +192,14 @@ pub struct RestoreSnapshot {
     /// Replaces the snapshot's launch recipe; filesystem snapshots only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<LaunchRecipe>,
+    /// How long it may live, in milliseconds from now, whatever happens in it; one hour when absent. It is never
+    /// extended by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// How long it may go without work, in milliseconds; without limit when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_ms: Option<u64>,
+    /// What becomes of it then; `snapshot` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_deadline: Option<OnDeadline>,
 }

@@ -1,0 +1,105 @@
+//! Deadlines on the command line. Must do nothing but name and check what was given.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use remuda_types::limits::TIMEOUT_MS_MIN;
+use remuda_types::wire;
+
+use super::values::duration;
+use super::{KeyArg, One};
+
+/// How long a new sandbox may live.
+#[derive(Debug, Args)]
+pub struct DeadlineArgs {
+    /// End it after this time whatever happens in it, such as 90s, 30m or 8h; a bare number counts seconds; 1h when not
+    /// given
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub timeout: Option<Duration>,
+    /// End it when nothing was done with it for this time
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub idle_timeout: Option<Duration>,
+    /// What becomes of it then; `snapshot` when not given
+    #[arg(long, value_enum)]
+    pub on_deadline: Option<OnDeadline>,
+}
+
+impl DeadlineArgs {
+    pub fn timeout_ms(&self) -> Option<u64> {
+        self.timeout.map(milliseconds)
+    }
+
+    pub fn idle_timeout_ms(&self) -> Option<u64> {
+        self.idle_timeout.map(milliseconds)
+    }
+
+    pub fn on_deadline(&self) -> Option<wire::OnDeadline> {
+        self.on_deadline.map(Into::into)
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Timeout {
+    #[command(flatten)]
+    pub sandbox: One,
+    /// How long it may live from now on, such as 90s, 30m or 8h; a bare number counts seconds
+    #[arg(value_name = "TIME", value_parser = duration)]
+    pub timeout: Duration,
+    /// What becomes of it then; as before when not given
+    #[arg(long, value_enum)]
+    pub on_deadline: Option<OnDeadline>,
+    #[command(flatten)]
+    pub key: KeyArg,
+}
+
+impl Timeout {
+    pub fn request(&self) -> wire::SetDeadline {
+        let on_deadline = self.on_deadline.map(Into::into);
+        wire::SetDeadline { timeout_ms: milliseconds(self.timeout), on_deadline }
+    }
+}
+
+/// What becomes of a sandbox at its deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OnDeadline {
+    /// Capture it, then end and remove it
+    Snapshot,
+    /// End and remove it
+    Delete,
+}
+
+impl From<OnDeadline> for wire::OnDeadline {
+    fn from(what: OnDeadline) -> Self {
+        match what {
+            OnDeadline::Snapshot => wire::OnDeadline::Snapshot,
+            OnDeadline::Delete => wire::OnDeadline::Delete,
+        }
+    }
+}
+
+/// A time in milliseconds, as the API takes it.
+pub fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The longest time that the clock can be asked to add.
+const TIMEOUT_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+pub(super) fn timeout_max(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    match milliseconds(time) >= TIMEOUT_MS_MIN && time <= TIMEOUT_MAX {
+        true => Ok(time),
+        false => Err("it must be between a second and ten years".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_has_a_longest_time() {
+        assert_eq!(timeout_max("24h"), Ok(Duration::from_secs(86_400)));
+        assert!(timeout_max("0").is_err() && timeout_max("200000h").is_err());
+    }
+}
