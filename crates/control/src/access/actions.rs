@@ -56,7 +56,8 @@ actions! {
     ResumeSandbox "resume_sandbox" Needs::Scopes(&[SandboxesWrite]);
     StopSandbox "stop_sandbox" Needs::Scopes(&[SandboxesWrite]);
     StartSandbox "start_sandbox" Needs::Scopes(&[SandboxesWrite]);
-    SetDeadline "set_deadline" Needs::Scopes(&[SandboxesWrite]);
+    // A deadline ends a sandbox.
+    SetDeadline "set_deadline" Needs::Scopes(&[SandboxesWrite, SandboxesDelete]);
     ForkSandbox "fork_sandbox" Needs::Scopes(&[SandboxesWrite]);
     StartExecution "start_execution" Needs::Scopes(&[Executions]);
     ListExecutions "list_executions" Needs::Scopes(&[Executions]);
