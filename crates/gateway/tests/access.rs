@@ -41,6 +41,7 @@ fn samples() -> Vec<Sample> {
                 Action::StartExecution => json!({ "argv": ["true"] }),
                 Action::SignalExecution => json!({ "signal": 15 }),
                 Action::CreateKey => json!({ "scopes": [] }),
+                Action::SetDeadline => json!({ "timeout_ms": 60_000 }),
                 _ => json!({}),
             };
             let mut path = path
