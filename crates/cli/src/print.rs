@@ -59,6 +59,7 @@ pub fn sandbox(sandbox: &Sandbox) -> io::Result<()> {
         ("uid", sandbox.uid.to_string()),
         ("state", sandbox.state.to_string()),
         ("memory", format!("{} MiB", sandbox.memory_mib)),
+        ("disk", format!("{} MiB", sandbox.disk_mib)),
         ("from", origin(sandbox)),
     ];
     rows.extend(sandbox.continues.as_ref().map(|id| ("continues", id.to_string())));

@@ -10,6 +10,8 @@ use crate::clock::now_unix_ms;
 pub(crate) const SANDBOX_RUNNING: &str = "sandbox.running";
 /// It stands still.
 pub(crate) const SANDBOX_PAUSED: &str = "sandbox.paused";
+/// It holds more files than it may, and is paused for that.
+pub(crate) const SANDBOX_DISK_LIMIT: &str = "sandbox.disk_limit";
 /// Its processes have ended, on request or by themselves; its files are kept.
 pub(crate) const SANDBOX_STOPPED: &str = "sandbox.stopped";
 /// It has ended and is removed.

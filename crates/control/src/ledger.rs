@@ -129,6 +129,11 @@ impl Ledger {
         .await
     }
 
+    /// It was paused, since it holds more files than it may.
+    pub(crate) fn at_disk_limit(&self, reason: &str) -> Change {
+        self.event(events::SANDBOX_DISK_LIMIT, Some(reason.to_owned()), None)
+    }
+
     /// It was stopped, and its files are kept.
     pub(crate) fn at_rest(&self, reason: &str) -> Change {
         self.event(events::SANDBOX_STOPPED, Some(reason.to_owned()), Some(machine_receipt(&self.records.uid)))

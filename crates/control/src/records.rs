@@ -6,6 +6,7 @@ use remuda_journal::{
     Change, ExecutionRecord, Journal, NewExecution, NewSnapshot, SandboxChange, SandboxRecord, SnapshotChange,
     SnapshotRecord,
 };
+use remuda_types::limits::DISK_BYTES_DEFAULT;
 use remuda_types::wire::{Execution, LaunchRecipe, Origin, Sandbox, Snapshot};
 use remuda_types::{Account, Error, ErrorCode, SandboxState, SnapshotId, SnapshotMode, SnapshotState, Uid};
 use serde::{Deserialize, Serialize};
@@ -20,12 +21,22 @@ use crate::executions::CarriedExecution;
 pub(crate) struct SandboxSpec {
     pub(crate) memory_mib: u32,
     pub(crate) origin: Origin,
+    /// Private files that it may hold, in bytes; the default when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) disk_bytes: Option<u64>,
     /// What must run before it counts as up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) launch: Option<LaunchRecipe>,
     /// How long it may live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) term: Option<Term>,
+}
+
+impl SandboxSpec {
+    /// Private files that it may hold, in bytes.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        self.disk_bytes.unwrap_or(DISK_BYTES_DEFAULT)
+    }
 }
 
 /// What is known of a machine on the host: what a later server takes it over by.
@@ -43,6 +54,9 @@ pub(crate) struct SnapshotDoc {
     /// As the API shows it. State, name and labels are the record's own.
     pub(crate) shown: Snapshot,
     pub(crate) memory_mib: u32,
+    /// Private files that its source may hold, in bytes, and so may what is restored from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) disk_bytes: Option<u64>,
     /// Its own layer first, then those it stands on.
     pub(crate) layers: Vec<SnapshotId>,
     pub(crate) fingerprint: Fingerprint,
@@ -99,6 +113,7 @@ pub(crate) fn sandbox(record: &SandboxRecord) -> Result<Sandbox, Error> {
         ended_at_ms: record.ended_at_ms,
         labels: record.labels.clone(),
         memory_mib: spec.memory_mib,
+        disk_mib: spec.disk_bytes() >> 20,
         origin: spec.origin,
         continues: record.continues.clone(),
         deadline_at_ms: None,

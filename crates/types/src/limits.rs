@@ -58,6 +58,10 @@ pub const MEMORY_MIB_MIN: u32 = 128;
 pub const MEMORY_MIB_MAX: u32 = 65_536;
 /// Private files that a sandbox may hold by default, in bytes: it is paused where it holds more.
 pub const DISK_BYTES_DEFAULT: u64 = 8 << 30;
+/// Least limit of private files that a sandbox may ask for, in MiB.
+pub const DISK_MIB_MIN: u32 = 16;
+/// Greatest limit of private files that a sandbox may ask for, in MiB.
+pub const DISK_MIB_MAX: u32 = 1 << 20;
 /// Access keys that one account may have on record, also revoked and expired ones.
 pub const ACCESS_KEYS_MAX: usize = 2_000;
 /// Longest life of an access key that expires, in milliseconds: ten years.

@@ -21,7 +21,9 @@ use remuda_types::{ExecutionId, QuotaLimits, QuotaSetting, ReceiptId, SandboxId,
 pub use self::access::{AccountCommand, Key, KeyCreate, NarrowingArgs, OfAccount};
 pub use self::deadlines::{DeadlineArgs, Timeout, milliseconds};
 use self::signal::signal;
-use self::values::{drills, execution_id, listen, memory_mib, number, of_receipt, pair, sandbox_id, time_limit};
+use self::values::{
+    disk_mib, drills, execution_id, listen, memory_mib, number, of_receipt, pair, sandbox_id, time_limit,
+};
 
 /// Prepared Linux sandboxes for coding agents: capture a running machine with its memory, fork it, judge from outside.
 #[derive(Debug, Parser)]
@@ -231,6 +233,9 @@ pub struct Create {
     /// Memory limit, such as 512M or 2G, from 128M to 64G; a bare number counts MiB
     #[arg(long, value_name = "SIZE", default_value_t = MEMORY_MIB_DEFAULT, value_parser = memory_mib)]
     pub memory: u32,
+    /// Private files that it may hold, such as 500M or 20G, 8G when not given; it is paused where it holds more
+    #[arg(long, value_name = "SIZE", value_parser = disk_mib)]
+    pub disk: Option<u32>,
     #[command(flatten)]
     pub deadline: DeadlineArgs,
     #[command(flatten)]

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use remuda_types::limits::{EXECUTION_TIMEOUT_MS_MAX, MEMORY_MIB_MAX, MEMORY_MIB_MIN};
+use remuda_types::limits::{DISK_MIB_MAX, DISK_MIB_MIN, EXECUTION_TIMEOUT_MS_MAX, MEMORY_MIB_MAX, MEMORY_MIB_MIN};
 use remuda_types::{ExecutionId, IdError, OperationId, ReceiptId, SandboxId, SnapshotId};
 
 use super::{Drills, OfReceipt};
@@ -84,6 +84,15 @@ pub fn number(text: &str) -> Result<u64, String> {
 
 /// An amount of memory in MiB, within the limits of a sandbox. Units are powers of 1024.
 pub fn memory_mib(text: &str) -> Result<u32, String> {
+    mib(text, MEMORY_MIB_MIN, MEMORY_MIB_MAX)
+}
+
+/// An amount of private files in MiB, within the limits of a sandbox. Units are powers of 1024.
+pub fn disk_mib(text: &str) -> Result<u32, String> {
+    mib(text, DISK_MIB_MIN, DISK_MIB_MAX)
+}
+
+fn mib(text: &str, least: u32, most: u32) -> Result<u32, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text[digits.len()..].to_ascii_uppercase();
     let kib_each: u64 = match unit.strip_suffix("IB").or(unit.strip_suffix('B')).unwrap_or(&unit) {
@@ -98,7 +107,7 @@ pub fn memory_mib(text: &str) -> Result<u32, String> {
         digits.parse().map_err(|_| "it must be a whole number with K, M or G, or a number of MiB".to_owned())?;
     let mib = number.saturating_mul(kib_each) / 1024;
     match u32::try_from(mib) {
-        Ok(mib) if (MEMORY_MIB_MIN..=MEMORY_MIB_MAX).contains(&mib) => Ok(mib),
-        _ => Err(format!("it must be {MEMORY_MIB_MIN}M to {}G; a bare number counts MiB", MEMORY_MIB_MAX >> 10)),
+        Ok(mib) if (least..=most).contains(&mib) => Ok(mib),
+        _ => Err(format!("it must be {least}M to {}G; a bare number counts MiB", most >> 10)),
     }
 }

@@ -18,6 +18,7 @@ pub async fn create(global: &Global, args: Create) -> anyhow::Result<u8> {
         timeout_ms: args.deadline.timeout_ms(),
         idle_timeout_ms: args.deadline.idle_timeout_ms(),
         on_deadline: args.deadline.on_deadline(),
+        disk_mib: args.disk,
     };
     let sandbox = connect_for(global, args.key.key)?.create_sandbox(&request).await?;
     made(global, &sandbox)

@@ -10,6 +10,7 @@ mod crowd;
 mod damage;
 mod deadlines;
 mod death;
+mod disk_limit;
 mod drills;
 mod embedded;
 mod events;

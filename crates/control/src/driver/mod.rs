@@ -361,6 +361,10 @@ impl Task {
     fn publish(&self, death: Option<(String, i64)>) {
         let state = self.admission.state();
         self.status.send_modify(|status| {
+            if state == SandboxState::Running {
+                // Why it stood still.
+                status.reason = None;
+            }
             status.state = state;
             if let Some((reason, at_ms)) = death {
                 status.reason = Some(reason);

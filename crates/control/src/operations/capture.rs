@@ -278,6 +278,7 @@ pub(crate) fn describe(
     Ok(SnapshotDoc {
         shown,
         memory_mib: source.spec.memory_mib,
+        disk_bytes: source.spec.disk_bytes,
         layers: std::iter::once(id).chain(source.layers.iter().cloned()).collect(),
         fingerprint: platform.engine().parts().fingerprint.clone(),
         of_fork: wanted.of_fork,

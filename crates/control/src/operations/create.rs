@@ -2,7 +2,7 @@
 
 use remuda_journal::{NewSandbox, Reservation};
 use remuda_types::limits::{
-    DISK_BYTES_DEFAULT, LABEL_BYTES_MAX, LABELS_MAX, MEMORY_MIB_DEFAULT, MEMORY_MIB_MAX, MEMORY_MIB_MIN,
+    DISK_MIB_MAX, DISK_MIB_MIN, LABEL_BYTES_MAX, LABELS_MAX, MEMORY_MIB_DEFAULT, MEMORY_MIB_MAX, MEMORY_MIB_MIN,
 };
 use remuda_types::wire::{CreateSandbox, Labels, Origin, Sandbox};
 use remuda_types::{Error, ErrorCode, SandboxId, Slot, SnapshotId, Uid};
@@ -62,7 +62,7 @@ impl Plan {
             parts: document(&platform.engine().parts().fingerprint)?,
             layers: self.layers.clone(),
         };
-        let size = Size { memory_mib: self.spec.memory_mib, disk_bytes: DISK_BYTES_DEFAULT };
+        let size = Size { memory_mib: self.spec.memory_mib, disk_bytes: self.spec.disk_bytes() };
         let quotas = Quotas(platform.accounts());
         let Share { holds, counts } = quotas.of_start(&caller.account, &self.uid, size, now_unix_ms());
         Ok(Reservation { sandbox: Some(sandbox), holds, counts, ..Reservation::default() })
@@ -92,10 +92,15 @@ impl Operation for Create {
             let message = format!("memory_mib is {memory_mib}; it must be {MEMORY_MIB_MIN} to {MEMORY_MIB_MAX}");
             return Err(Error::new(ErrorCode::InvalidRequest, message));
         }
+        if let Some(disk_mib) = self.request.disk_mib.filter(|mib| !(DISK_MIB_MIN..=DISK_MIB_MAX).contains(mib)) {
+            let message = format!("disk_mib is {disk_mib}; it must be {DISK_MIB_MIN} to {DISK_MIB_MAX}");
+            return Err(Error::new(ErrorCode::InvalidRequest, message));
+        }
+        let disk_bytes = self.request.disk_mib.map(|mib| u64::from(mib) << 20);
         let digest = platform.engine().parts().fingerprint.base.clone();
         let CreateSandbox { timeout_ms, idle_timeout_ms, on_deadline, .. } = self.request;
         let term = Asked { timeout_ms, idle_timeout_ms, on_deadline }.term(platform.timeout_ms_max())?;
-        let spec = SandboxSpec { memory_mib, origin: Origin::Image { digest }, launch: None, term: Some(term) };
+        let spec = SandboxSpec { memory_mib, disk_bytes, origin: Origin::Image { digest }, launch: None, term: Some(term) };
         let plan = Plan::new(platform, self.request.labels.clone(), spec, Vec::new())?;
         let reservation = plan.reservation(platform, caller, self.request.slot.clone())?;
         Ok((plan, reservation))

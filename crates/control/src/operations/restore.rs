@@ -132,7 +132,8 @@ fn plan(
     let doc = snapshot.doc();
     let origin = Origin::Snapshot { snapshot: snapshot.id.clone(), source: doc.shown.source };
     let term = Some(asked.term(platform.timeout_ms_max())?);
-    Plan::new(platform, labels, SandboxSpec { memory_mib: doc.memory_mib, origin, launch, term }, doc.layers)
+    let spec = SandboxSpec { memory_mib: doc.memory_mib, disk_bytes: doc.disk_bytes, origin, launch, term };
+    Plan::new(platform, labels, spec, doc.layers)
 }
 
 /// A restore that reads a snapshot's bytes; they stay while it does.

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use remuda_journal::{Change, Hold, Holder, NewSandbox, Reservation, SandboxChange};
-use remuda_types::limits::DISK_BYTES_DEFAULT;
 use remuda_types::wire::{Sandbox, StartSandbox};
 use remuda_types::{Error, ErrorCode, Quota, SandboxId, SandboxState};
 use serde_json::Value;
@@ -116,7 +115,7 @@ pub(crate) fn hand_back(before: &Predecessor, cell: &Arc<SandboxCell>, error: Er
     remove::end(cell, "it never came up");
     let change = SandboxChange::of(&cell.uid).state(SandboxState::Failed).ended(now_unix_ms()).hands_back();
     let mut changes = vec![Change::Sandbox(change), Change::Release(Holder::from(&cell.uid))];
-    changes.push(Change::Hold(cell.account.clone(), disk(before, DISK_BYTES_DEFAULT)));
+    changes.push(Change::Hold(cell.account.clone(), disk(before, cell.spec.disk_bytes())));
     changes.push(cell.ledger.failed(Some(error.message.clone())));
     Ended { hands_back: true, ..Ended::failed(error, changes).over(cell) }
 }

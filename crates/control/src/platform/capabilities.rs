@@ -40,6 +40,8 @@ impl Platform {
             ("disk_low_water_bytes", limits::DISK_LOW_WATER_BYTES),
             ("labels_max", limits::LABELS_MAX as u64),
             ("memory_mib_default", u64::from(limits::MEMORY_MIB_DEFAULT)),
+            ("disk_mib_max", u64::from(limits::DISK_MIB_MAX)),
+            ("disk_mib_min", u64::from(limits::DISK_MIB_MIN)),
             ("memory_mib_min", u64::from(limits::MEMORY_MIB_MIN)),
             ("memory_mib_max", u64::from(limits::MEMORY_MIB_MAX)),
             ("output_head_bytes", limits::OUTPUT_HEAD_BYTES as u64),

@@ -33,7 +33,7 @@ use crate::records::snapshot_is;
 use crate::recovery;
 use crate::registry::{Registry, SandboxCell, SnapshotCell};
 use crate::turns::Turns;
-use crate::usage::ended;
+use crate::usage::{self, ended};
 
 /// How long a server that ends waits for operations that are under way.
 const UNDER_WAY_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -128,6 +128,7 @@ impl Platform {
         recovery::recover(&platform).await?;
         tokio::spawn(expire::run(Arc::downgrade(&platform.shared)));
         watch::start(&platform);
+        tokio::spawn(usage::watch::run(Arc::downgrade(&platform.shared)));
         Ok(platform)
     }
 

@@ -2,7 +2,9 @@
 //! that tell it.
 
 mod disk;
+mod limit;
 mod quotas;
 mod report;
+pub(crate) mod watch;
 
 pub use quotas::{Quotas, Share, Size, ended, month, refused};

@@ -31,6 +31,9 @@ pub struct CreateSandbox {
     /// What becomes of it then; `snapshot` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_deadline: Option<OnDeadline>,
+    /// Private files that it may hold, in MiB; 8192 when absent. It is paused where it holds more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_mib: Option<u32>,
 }
 
 /// A sandbox.
@@ -56,6 +59,9 @@ pub struct Sandbox {
     pub labels: Labels,
     /// Memory limit, in MiB.
     pub memory_mib: u32,
+    /// Private files that it may hold, in MiB. It is paused where it holds more.
+    #[serde(default)]
+    pub disk_mib: u64,
     /// What it was made from.
     pub origin: Origin,
     /// The generation whose files it went on with.
