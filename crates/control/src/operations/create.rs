@@ -100,7 +100,8 @@ impl Operation for Create {
         let digest = platform.engine().parts().fingerprint.base.clone();
         let CreateSandbox { timeout_ms, idle_timeout_ms, on_deadline, .. } = self.request;
         let term = Asked { timeout_ms, idle_timeout_ms, on_deadline }.term(platform.timeout_ms_max())?;
-        let spec = SandboxSpec { memory_mib, disk_bytes, origin: Origin::Image { digest }, launch: None, term: Some(term) };
+        let spec =
+            SandboxSpec { memory_mib, disk_bytes, origin: Origin::Image { digest }, launch: None, term: Some(term) };
         let plan = Plan::new(platform, self.request.labels.clone(), spec, Vec::new())?;
         let reservation = plan.reservation(platform, caller, self.request.slot.clone())?;
         Ok((plan, reservation))

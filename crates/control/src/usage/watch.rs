@@ -73,15 +73,16 @@ async fn halt(cell: &Arc<SandboxCell>, bytes: u64, too_deep: bool) -> bool {
     };
     let reason = format!("{what}; make room within a minute of a resume, or remove it");
     tracing::warn!("{} is paused: {reason}", cell.id);
-    cell.status.send_modify(|status| {
-        if status.state == SandboxState::Paused {
-            status.reason = Some(reason.clone());
-        }
-    });
     let change = SandboxChange::of(&cell.uid).reason(Some(reason.clone()));
     let told = vec![Change::Sandbox(change), cell.ledger.at_disk_limit(&reason)];
     if let Err(e) = cell.records.journal.apply(told).await {
         tracing::error!("why {} is paused is not written down: {e}", cell.id);
     }
+    // On record before it is told.
+    cell.status.send_modify(|status| {
+        if status.state == SandboxState::Paused {
+            status.reason = Some(reason.clone());
+        }
+    });
     true
 }
