@@ -87,7 +87,7 @@ mod tests {
                     beyond = None;
                 } else {
                     let (first, since) = *beyond.get_or_insert((used, now));
-                    prop_assert!(now - since < 60_000 && used <= first.max(used) && excess.is_some());
+                    prop_assert!(now - since < 60_000 && used <= first + ROOM_BYTES && excess.is_some());
                 }
                 excess = after;
             }

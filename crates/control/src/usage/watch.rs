@@ -52,9 +52,8 @@ async fn look(platform: &Platform, cell: &Arc<SandboxCell>, known: &mut Watched,
     let used = if held.too_deep { u64::MAX } else { held.bytes };
     let now_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
     let (pause, excess) = judge(known.excess, used, cell.spec.disk_bytes(), now_ms);
-    if !pause {
-        known.excess = excess;
-    } else if halt(cell, held.bytes, held.too_deep).await {
+    // One that could not be paused now is judged by what it is next time.
+    if !pause || halt(cell, held.bytes, held.too_deep).await {
         known.excess = excess;
     }
     took
