@@ -86,10 +86,11 @@ impl Engine {
         }
     }
 
-    /// Captures the files of a machine whose processes have ended. What its kernel had not written back is not among
+    /// Captures the files of a machine that has ended; whatever still runs of it is ended. What its kernel had not written back is not among
     /// them. Whoever calls sees to it that nobody removes the machine meanwhile.
     pub async fn capture_ended(&self, uid: &Uid, places: CapturePlaces) -> Result<Frozen> {
-        if !self.shared.cgroups.leftover(uid.as_str()).processes().is_empty() {
+        // Of a machine that has just ended there may be helpers of its kernel on their way out.
+        if !end_processes(&self.shared.cgroups.leftover(uid.as_str())).await? {
             return Err(EngineError::NotReady { what: format!("processes of {uid} still run") });
         }
         let upper = self.shared.dirs.sandbox(uid).upper;
