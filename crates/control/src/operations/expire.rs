@@ -1,9 +1,11 @@
-//! expire: records and output of executions that were kept long enough are let go of, also after their sandbox is gone.
+//! expire: what was kept long enough is let go of: records and output of executions, also after their sandbox is gone, and
+//! in the journal operations (which leave a tombstone), events, receipts, and records of what has ended.
 
 use std::collections::HashSet;
 use std::sync::Weak;
 use std::time::{Duration, SystemTime};
 
+use remuda_journal::{Journal, JournalError};
 use remuda_types::limits::EXECUTION_RETENTION_MS;
 
 use crate::clock::now_unix_ms;
@@ -12,11 +14,13 @@ use crate::platform::Shared;
 /// Between two looks. Retention is a matter of hours.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
 
-/// Looks every now and then, as long as there is a platform.
+/// Looks at once and then every now and then, as long as there is a platform.
 pub(crate) async fn run(shared: Weak<Shared>) {
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
         let Some(shared) = shared.upgrade() else { return };
+        if let Err(e) = evict(shared.journal()).await {
+            tracing::warn!("what the journal has kept long enough is not removed: {e}");
+        }
         let (cells, snapshots) = {
             let tables = shared.registry.tables();
             (tables.sandboxes(), tables.snapshots())
@@ -31,5 +35,15 @@ pub(crate) async fn run(shared: Weak<Shared>) {
         if let Ok(Err(e)) = removing.await {
             tracing::warn!("failed to remove executions that were kept long enough: {e}");
         }
+        drop((shared, cells, snapshots));
+        tokio::time::sleep(LOOK_EVERY).await;
     }
+}
+
+/// Round after round, so that calls come in between.
+async fn evict(journal: &Journal) -> Result<(), JournalError> {
+    while journal.evict(now_unix_ms()).await?.more {
+        tokio::task::yield_now().await;
+    }
+    Ok(())
 }

@@ -72,6 +72,12 @@ pub(crate) struct Shared {
     timeout_ms_max: u64,
 }
 
+impl Shared {
+    pub(crate) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+}
+
 /// A sandbox that is on record.
 #[derive(Debug)]
 pub(crate) enum Known {
