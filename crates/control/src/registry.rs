@@ -54,7 +54,7 @@ pub(crate) struct SandboxCell {
     /// Held by whoever boots, stops, continues or removes it: one at a time.
     pub(crate) removing: Arc<tokio::sync::Mutex<()>>,
     /// How long it may live.
-    pub(crate) life: Life,
+    pub(crate) life: Arc<Life>,
 }
 
 impl SandboxCell {
@@ -73,7 +73,7 @@ impl SandboxCell {
             account: records.account.clone(),
             uid: records.uid.clone(),
             labels,
-            life: Life::new(spec.term.clone(), executions.work().clone()),
+            life: Arc::new(Life::new(spec.term.clone(), executions.work().clone())),
             spec,
             layers,
             records,

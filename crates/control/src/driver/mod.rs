@@ -15,6 +15,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::channel::{Channel, Silence};
 use crate::clock::{RunningClock, now_unix_ms};
+use crate::deadlines::Life;
 use crate::executions::Executions;
 use crate::heir::Heir;
 use crate::ledger::Ledger;
@@ -131,6 +132,7 @@ impl Driver {
             heir: Heir::of(cell),
             unbound: unbound.clone(),
             executions: cell.executions.clone(),
+            life: cell.life.clone(),
             admission: if standing.paused { Admission::paused() } else { Admission::running() },
             status: status.clone(),
             stop: stop.clone(),
@@ -199,6 +201,7 @@ struct Task {
     heir: Heir,
     unbound: Arc<AtomicBool>,
     executions: Arc<Executions>,
+    life: Arc<Life>,
     admission: Admission,
     status: Arc<watch::Sender<Status>>,
     stop: Arc<Notify>,
@@ -333,8 +336,9 @@ impl Task {
 
     async fn died(&mut self, death: Death, broken: Option<String>) {
         let out_of_memory = death == Death::OutOfMemory;
-        // Whoever ends its processes and keeps its files says why before.
-        let said = self.status.borrow().reason.clone().filter(|_| death == Death::Ended && broken.is_none());
+        // Whoever ends its processes at its deadline and keeps its files says why before.
+        let on_purpose = self.life.ending().is_some() && death == Death::Ended && broken.is_none();
+        let said = self.status.borrow().reason.clone().filter(|_| on_purpose);
         let reason = said.unwrap_or_else(|| why(death, broken.as_deref()));
         tracing::warn!("{} died: {reason}", self.id);
         self.silence = None;
