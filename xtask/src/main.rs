@@ -54,9 +54,9 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "soak",
-        usage: "soak [--rounds N]",
-        about: "what takes long: memory comparisons in a row that must all give the same verdicts",
-        flags: &["--rounds"],
+        usage: "soak [--kills N] [--rounds N]",
+        about: "what takes long: kills of a server under load, and memory comparisons that must all give the same verdicts",
+        flags: &["--kills", "--rounds"],
         run: soak::run,
     },
 ];

@@ -1,5 +1,6 @@
-//! `cargo xtask soak`: what takes too long for every run of the tests. Here: many memory comparisons in a row, which
-//! must all give the same verdicts and leave nothing behind.
+//! `cargo xtask soak`: what takes too long for every run of the tests. Many kills of a server under load, after each of
+//! which everything must be accounted for; and many memory comparisons in a row, which must all give the same verdicts.
+//! Neither may leave anything behind.
 
 use anyhow::Context as _;
 use serde_json::Value;
@@ -11,11 +12,22 @@ use crate::tools;
 
 /// Comparisons in a row.
 const ROUNDS: u32 = 30;
+/// Kills of a server in a row.
+const KILLS: u32 = 120;
+/// The test that kills.
+const KILL_LOOP: &str =
+    "kill_loop::a_server_that_is_killed_again_and_again_under_load_loses_nothing_and_does_nothing_twice";
 
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<bool> {
     tools::need_root()?;
     let rounds = number_option(arguments, "--rounds")?.unwrap_or(ROUNDS);
+    let kills = number_option(arguments, "--kills")?.unwrap_or(KILLS);
     let before = Inventory::take();
+    let mut killing = cargo();
+    // The whole workspace is named, as the tests do it, so that nothing is built in another way.
+    killing.args(["test", "--workspace", "--locked", "--test", "system", "--", "--nocapture", "--exact", KILL_LOOP]);
+    run_shown(killing.env("REMUDA_KILLS", kills.to_string()))?;
+    before.nothing_new()?;
     run_shown(cargo().args(["build", "--release", "--locked"]))?;
     let metadata = Metadata::read()?;
     let remuda = metadata.remuda("release");

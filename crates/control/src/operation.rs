@@ -30,8 +30,9 @@ use crate::access::Action;
 use crate::caller::Caller;
 use crate::clock::{id_entropy, now_unix_ms};
 use crate::ledger::Entry;
+use crate::operations::fork;
 use crate::platform::Platform;
-use crate::registry::SandboxCell;
+use crate::registry::{SandboxCell, SnapshotCell};
 use crate::usage;
 
 /// What a call that changes something comes with.
@@ -96,6 +97,8 @@ pub(crate) struct Ended<T> {
     pub(crate) turns: Vec<OwnedMutexGuard<()>>,
     /// The generation that it was to continue holds its slot again.
     pub(crate) hands_back: bool,
+    /// The snapshot of a fork, which is seen to once the outcome is on record, and not before.
+    pub(crate) settling: Option<Arc<SnapshotCell>>,
 }
 
 impl<T> Ended<T> {
@@ -118,11 +121,16 @@ impl<T> Ended<T> {
     pub(crate) fn over(self, cell: &Arc<SandboxCell>) -> Self {
         Ended { over: Some(cell.clone()), ..self }
     }
+
+    /// Names the snapshot that is to be seen to afterwards.
+    pub(crate) fn settling(self, cell: &Arc<SnapshotCell>) -> Self {
+        Ended { settling: Some(cell.clone()), ..self }
+    }
 }
 
 impl<T> From<Result<T, Fault>> for Ended<T> {
     fn from(result: Result<T, Fault>) -> Self {
-        Ended { result, changes: Vec::new(), over: None, turns: Vec::new(), hands_back: false }
+        Ended { result, changes: Vec::new(), over: None, settling: None, turns: Vec::new(), hands_back: false }
     }
 }
 
@@ -286,12 +294,17 @@ async fn drive<O: Operation>(
     }
 }
 
-/// Writes the outcome down, and lets go of what has ended with it.
+/// Writes the outcome down, lets go of what has ended with it, and has seen to what is left to do.
 pub(crate) async fn conclude<T: Serialize>(platform: &Platform, work: &Work, ended: Ended<T>) -> Result<T, Error> {
-    let over = ended.over.clone();
+    let (over, settling) = (ended.over.clone(), ended.settling.clone());
     let (result, written) = work.finish(ended).await;
     if let Some(cell) = over.filter(|_| written) {
         platform.registry().tables().forget_sandbox(&cell);
+    }
+    // Where it could not be written, the next server does both.
+    if let Some(cell) = settling.filter(|_| written) {
+        let finishing = platform.clone();
+        platform.under_way().spawn(async move { fork::settle(&finishing, &cell).await });
     }
     result
 }

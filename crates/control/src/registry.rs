@@ -379,6 +379,16 @@ impl Tables {
         sandboxes.chain(kept.flat_map(|s| s.inner().doc.layers.clone())).collect()
     }
 
+    /// Layers in use, with whose they are, of snapshots that are not in memory.
+    pub(crate) fn layers_without_snapshot(&self) -> BTreeMap<SnapshotId, Account> {
+        let sandboxes = self.sandboxes.values().map(|c| (c.layers.clone(), &c.account));
+        let snapshots = self.snapshots.values().map(|s| (s.inner().doc.layers.clone(), &s.account));
+        let in_use = self.layers_in_use();
+        let all =
+            sandboxes.chain(snapshots).flat_map(|(layers, account)| layers.into_iter().map(|id| (id, account.clone())));
+        all.filter(|(id, _)| in_use.contains(id) && !self.snapshots.contains_key(id)).collect()
+    }
+
     /// Snapshots that forks made for themselves and that no living sandbox stands on any more.
     pub(crate) fn abandoned_by_forks(&self) -> Vec<Arc<SnapshotCell>> {
         let under: HashSet<&SnapshotId> =

@@ -11,7 +11,7 @@ use remuda_types::{ErrorCode, SnapshotMode, SnapshotState};
 use crate::api::{Api, refused, traces};
 
 /// Changes one byte in the middle of a file, and gives back what was there.
-fn change(path: &Path, byte: Option<u8>) -> u8 {
+pub fn change(path: &Path, byte: Option<u8>) -> u8 {
     let file = File::options().read(true).write(true).open(path).unwrap();
     let middle = file.metadata().unwrap().len() / 2;
     let mut before = [0];
@@ -69,7 +69,8 @@ async fn a_changed_or_cut_memory_image_is_not_restored() {
     assert_eq!(api.count(&source.id).await, before.after(1), "the source knows nothing of all this");
 }
 
-fn find(directory: &Path, name: &str) -> PathBuf {
+/// The one file of that name below a directory.
+pub fn find(directory: &Path, name: &str) -> PathBuf {
     let output = std::process::Command::new("find").arg(directory).args(["-name", name]).output().unwrap();
     PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
 }

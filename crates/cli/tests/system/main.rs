@@ -21,6 +21,7 @@ mod guest_files;
 mod hostile;
 mod input;
 mod keys;
+mod kill_loop;
 mod receipts;
 mod refused_checkpoint;
 mod restart;

@@ -197,6 +197,31 @@ async fn snapshots_are_kept_and_restored_by_later_servers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_layer_whose_snapshot_was_removed_is_held_against_its_seal_and_goes_with_the_last_on_it() {
+    let place = Place::new();
+    let api = place.start();
+    let id = api.create().await.id;
+    api.sh(&id, "echo the work of a day > work").await;
+    let files = CreateSnapshot { mode: Some(SnapshotMode::Filesystem), ..CreateSnapshot::default() };
+    let below = api.client.snapshot(&id, &files).await.unwrap().id;
+    let copy = api.client.restore(below.as_str(), &RestoreSnapshot::default()).await.unwrap().id;
+    let above = api.client.snapshot(&copy, &files).await.unwrap().id;
+    api.client.remove_snapshot(below.as_str()).await.unwrap();
+
+    let api = place.restart(api);
+    let work = crate::damage::find(&place.data_dir.join("layers").join(below.as_str()), "work");
+    let byte = crate::damage::change(&work, None);
+    refused(api.client.restore(above.as_str(), &RestoreSnapshot::default()).await, ErrorCode::SnapshotDamaged);
+    crate::damage::change(&work, Some(byte));
+    let other = api.client.restore(above.as_str(), &RestoreSnapshot::default()).await.unwrap().id;
+    api.client.remove_snapshot(above.as_str()).await.unwrap();
+    api.remove(&copy).await;
+    assert_eq!(api.captured().len(), 2, "one stands on both");
+    api.remove(&other).await;
+    assert_eq!(api.captured(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_ended_is_told_as_ended_and_keeps_its_files() {
     let place = Place::new();
     let api = place.start();
@@ -333,6 +358,9 @@ async fn a_fork_that_is_cut_off_anywhere_makes_its_branches_once_or_none() {
         }
         assert_eq!(api.count(&id).await, count.after(1), "{after_ms}");
         for branch in branches {
+            let executions = api.client.executions(&branch.id).await.unwrap();
+            let running = executions.iter().filter(|e| e.state == ExecutionState::Running).count();
+            assert_eq!(running, 1, "{after_ms}: the source's counter, and once: {executions:?}");
             assert_eq!(api.count(&branch.id).await, count.after(1), "{after_ms}: each goes on from the source's");
             api.remove(&branch.id).await;
         }

@@ -29,6 +29,14 @@ impl ExecutionPlaces {
         self.root.join(snapshot.as_str())
     }
 
+    /// Removes a sandbox's logs; that there are none is fine. Blocks.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub(crate) fn remove_sandbox(&self, uid: &Uid) -> io::Result<()> {
+        remove(&self.sandbox(uid))
+    }
+
     /// Removes the places of whatever is not named here, by uid or snapshot. Returns how many went. Blocks.
     ///
     /// # Errors

@@ -92,6 +92,8 @@ pub(crate) async fn conclude(
         Err(e) => Err(e),
     };
     let error = match result.and_then(|()| cell.doc().change()) {
+        // It was removed meanwhile, and that was told.
+        Ok(change) if cell.is_over() => return Ended::done(cell.show(), vec![change]),
         Ok(change) => {
             let entry = ledger::of_snapshot(platform, cell, work.id.as_ref()).await;
             return Ended::done(cell.show(), vec![change]).with(entry);

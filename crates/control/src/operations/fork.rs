@@ -117,21 +117,23 @@ pub(crate) async fn branch_out(
         last_branch_ms: times().fold(captured_ms, f64::max),
     };
     drop(reading);
-    let (finishing, cell) = (platform.clone(), snapshot.clone());
-    platform.under_way().spawn(async move { settle(&finishing, &cell).await });
     let branches = bound.into_iter().map(|(branch, _)| match branch {
         Ok(sandbox) => Branched::Sandbox(sandbox),
         Err(e) => Branched::Error(e),
     });
-    Ended::done(Fork { branches: branches.collect(), snapshot: snapshot.show(), timings }, Vec::new())
+    let fork = Fork { branches: branches.collect(), snapshot: snapshot.show(), timings };
+    Ended::done(fork, Vec::new()).settling(snapshot)
 }
 
 /// Nobody restores from a fork's own snapshot once its branches are bound: its memory goes, and its layer, which is
-/// counted on its own, is verified and goes with the last branch on it.
+/// counted on its own, is verified and goes with the last branch on it. Not before the fork has its outcome: until then
+/// a crash may have branches raised once more.
 pub(crate) async fn settle(platform: &Platform, cell: &Arc<SnapshotCell>) {
     platform.drop_memory(cell).await;
     let mut entry = Entry::default();
     let changes = match capture::verify(platform, cell).await {
+        // It was removed meanwhile, and that was told.
+        Ok(()) if cell.is_over() => Vec::new(),
         Ok(()) => {
             entry = ledger::of_snapshot(platform, cell, None).await;
             entry.changes.drain(..).chain(cell.doc().change()).collect()

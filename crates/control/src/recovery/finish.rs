@@ -25,7 +25,7 @@ use crate::records;
 use crate::recovery::read;
 use crate::registry::{SandboxCell, SnapshotCell};
 
-/// Sees to all of them, and to what finished ones left to be done behind.
+/// Sees to all of them, and to what finished ones left to be done behind. Called before any call is taken.
 pub(super) fn all(platform: &Platform, unfinished: Vec<Record>) {
     let mut parts: HashMap<OperationId, Vec<Record>> = HashMap::new();
     let (of_others, whole): (Vec<_>, Vec<_>) =
@@ -46,6 +46,9 @@ pub(super) fn all(platform: &Platform, unfinished: Vec<Record>) {
     for record in parts.into_values().flatten() {
         finishing.push(platform.under_way().spawn(finish(platform.clone(), record, Vec::new())));
     }
+    // Those of the dead server: whatever is captured from now on is another's business.
+    let mut snapshots = platform.registry().tables().snapshots();
+    snapshots.retain(|cell| !about.contains(&cell.id));
     let behind = platform.clone();
     platform.under_way().spawn(async move {
         for task in finishing {
@@ -53,9 +56,8 @@ pub(super) fn all(platform: &Platform, unfinished: Vec<Record>) {
                 tracing::error!("an operation of an earlier server was not brought to an end: {e}");
             }
         }
-        let snapshots = behind.registry().tables().snapshots();
-        for cell in snapshots.into_iter().filter(|cell| !about.contains(&cell.id)) {
-            left_behind(&behind, &cell).await;
+        for cell in &snapshots {
+            left_behind(&behind, cell).await;
         }
         behind.collect().await;
     });

@@ -44,6 +44,7 @@ pub(crate) async fn recover(platform: &Platform) -> Result<(), Error> {
     let ending: HashSet<_> = unfinished.iter().filter(is_ending).filter_map(target).collect();
     read::snapshots(platform).await?;
     let fates = read::sandboxes(platform, &ending).await?;
+    read::layers(platform).await?;
     remove_leftovers(platform).await?;
     let mut adoptions = tokio::task::JoinSet::new();
     for (cell, fate) in fates {

@@ -39,6 +39,23 @@ pub(super) async fn snapshots(platform: &Platform) -> Result<(), Error> {
     }
 }
 
+/// Reads back the snapshots that were removed while something stood on their layers, which holds them as long as it
+/// stands: what is restored on a layer is held against its seal, and the layer goes with the last that stands on it.
+pub(super) async fn layers(platform: &Platform) -> Result<(), Error> {
+    let missing = platform.registry().tables().layers_without_snapshot();
+    for (id, account) in missing {
+        let record = platform.journal().snapshot(&account, &id).await.map_err(|e| crate::errors::journal(&e))?;
+        let Some(record) = record else {
+            tracing::warn!("the layer of {id} is in use, and its record is no longer kept");
+            continue;
+        };
+        let (shown, doc) = records::snapshot(&record)?;
+        let cell = SnapshotCell::new(account, records::SnapshotDoc { shown, ..doc });
+        platform.registry().tables().add_snapshot(cell);
+    }
+    Ok(())
+}
+
 /// Reads sandboxes back, with what is to be done about each. `ending` are being removed: their machines are not taken
 /// over any more.
 pub(super) async fn sandboxes(
@@ -77,9 +94,16 @@ async fn sandbox(
     let spec: SandboxSpec = records::read(&what, &record.spec)?;
     // Builds before 2026-12 left no machine running and wrote down less.
     let host: Option<HostRecord> = serde_json::from_value(record.host.clone()).ok();
-    let directory = platform.execution_places().sandbox(&record.uid);
-    let reading = tokio::task::spawn_blocking(move || Executions::recover(directory, Retention::default())).await;
-    let executions = reading.map_err(|e| Error::new(ErrorCode::Internal, "a task ended").cause(e))?;
+    let unheard = host.is_none() && record.state == SandboxState::Starting;
+    let (places, uid) = (platform.execution_places().clone(), record.uid.clone());
+    let reading = tokio::task::spawn_blocking(move || {
+        if unheard {
+            // Its machine is made from the beginning, and so are the executions that come with it.
+            places.remove_sandbox(&uid)?;
+        }
+        Executions::recover(places.sandbox(&uid), Retention::default())
+    });
+    let executions = reading.await.map_err(|e| Error::new(ErrorCode::Internal, "a task ended").cause(e))?;
     let executions = executions.map_err(|e| {
         Error::new(ErrorCode::EngineFailed, format!("what ran in {} can't be read back", record.id)).cause(e)
     })?;
