@@ -75,6 +75,22 @@ fn permissions_are_refused_by_name_and_do_nothing() {
 }
 
 #[test]
+fn server_killed_leaves_each_call_its_one_outcome() {
+    let drilled = drill("server-killed");
+    let [sent, succeeded, refused, lost] = drilled.requests();
+    assert_eq!((sent, succeeded + refused + lost), (9, 9));
+    assert!(lost > 0, "{:#}", drilled.report);
+    assert_eq!(drilled.found("sandboxes ever made"), 2);
+}
+
+#[test]
+fn interrupted_capture_leaves_its_source_running_and_nothing_half_made() {
+    let drilled = drill("interrupted-capture");
+    let [sent, _, _, lost] = drilled.requests();
+    assert_eq!((sent, lost), (4, 1));
+}
+
+#[test]
 fn a_drill_is_never_held_on_another_server() {
     let mut command = remuda();
     command.args(["rodeo", "drill", "quota", "--url", "http://127.0.0.1:1"]);

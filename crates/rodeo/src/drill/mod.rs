@@ -3,6 +3,7 @@
 //! Never touches a server that it did not start.
 
 mod access;
+mod killed;
 mod lost;
 mod proxy;
 mod server;
@@ -35,12 +36,23 @@ pub enum Drill {
     Quota,
     /// Access keys that may not do everything.
     Permissions,
+    /// The server is killed in the middle of three calls.
+    ServerKilled,
+    /// The server is killed while a sandbox is captured.
+    InterruptedCapture,
 }
 
 impl Drill {
     /// All of them, in the order of `all`.
-    pub const ALL: &'static [Drill] =
-        &[Drill::LostCreate, Drill::LostCapture, Drill::StaleStop, Drill::Quota, Drill::Permissions];
+    pub const ALL: &'static [Drill] = &[
+        Drill::LostCreate,
+        Drill::LostCapture,
+        Drill::StaleStop,
+        Drill::Quota,
+        Drill::Permissions,
+        Drill::ServerKilled,
+        Drill::InterruptedCapture,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -50,6 +62,8 @@ impl Drill {
             Drill::StaleStop => "stale-stop",
             Drill::Quota => "quota",
             Drill::Permissions => "permissions",
+            Drill::ServerKilled => "server-killed",
+            Drill::InterruptedCapture => "interrupted-capture",
         }
     }
 }
@@ -236,7 +250,7 @@ pub async fn drill(drill: Drill, options: &DrillOptions) -> Result<DrillReport, 
     let evidence = Evidence::begin(&options.out, &run)?;
     let observations = evidence.folder().display().to_string();
     let mut log = Log { evidence, done: Vec::new(), facts: Vec::new(), requests: Requests::default(), observations: 0 };
-    let server = Server::start(options, log.evidence.folder()).await?;
+    let mut server = Server::start(options, log.evidence.folder()).await?;
     log.did("started a server on a private data directory");
     let carried_out = match drill {
         Drill::LostCreate => lost::create(&server, &mut log).await,
@@ -244,6 +258,8 @@ pub async fn drill(drill: Drill, options: &DrillOptions) -> Result<DrillReport, 
         Drill::StaleStop => stale::stop(&server, &mut log).await,
         Drill::Quota => access::quota(&server, &mut log).await,
         Drill::Permissions => access::permissions(&server, &mut log).await,
+        Drill::ServerKilled => killed::server_killed(&mut server, &mut log).await,
+        Drill::InterruptedCapture => killed::interrupted_capture(&mut server, &mut log).await,
     };
     // Whatever became of the drill, its sandboxes and its server go.
     let ended = server.end().await;
