@@ -68,6 +68,9 @@ pub(crate) struct SnapshotDoc {
     pub(crate) memory: Option<MemoryImage>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) layer_seal: Option<LayerSeal>,
+    /// The boot in which it was captured. Until it is verified nothing of it need be on the disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) boot: Option<String>,
     /// Executions that ran in it, and that every copy goes on with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) carried: Vec<CarriedExecution>,

@@ -61,6 +61,11 @@ impl Engine {
         Ok(Engine { shared: Arc::new(Shared { parts, dirs, cgroups, networks, dialer }) })
     }
 
+    /// The kernel's id of this boot: what was written and not flushed in another one may be lost.
+    pub fn boot_id(&self) -> Result<String> {
+        crate::host_facts::boot_id()
+    }
+
     /// The parts that machines are made with.
     pub fn parts(&self) -> &Parts {
         &self.shared.parts

@@ -287,6 +287,7 @@ pub(crate) fn describe(
         source_ran,
         memory: None,
         layer_seal: None,
+        boot: platform.engine().boot_id().ok(),
         carried: Vec::new(),
         unbound: false,
     })

@@ -70,7 +70,9 @@ async fn left_behind(platform: &Platform, cell: &Arc<SnapshotCell>) {
         (inner.doc.shown.state, inner.doc.of_fork)
     };
     match state {
-        SnapshotState::Verifying if of_fork => fork::settle(platform, cell).await,
+        SnapshotState::Verifying if of_fork && still_whole(platform, cell).is_ok() => {
+            fork::settle(platform, cell).await
+        }
         SnapshotState::Capturing | SnapshotState::Verifying => {
             let error = interrupted("capture");
             let changes = capture::fail(platform, cell, &error).await;
@@ -221,10 +223,21 @@ async fn captured(platform: &Platform, record: &Record, work: &Work) -> Ended<re
         return Ended::failed(interrupted("capture"), Vec::new());
     };
     if has_step(record, CAPTURED) {
-        return capture::conclude(platform, &cell, Ok(()), work).await;
+        let whole = still_whole(platform, &cell);
+        return capture::conclude(platform, &cell, whole, work).await;
     }
     undone_capture(platform, record, &cell).await;
     capture::conclude(platform, &cell, Err(interrupted("capture")), work).await
+}
+
+/// What was captured and not verified yet may be lost in parts where the host was started anew: its digests would be made
+/// of what is left.
+fn still_whole(platform: &Platform, cell: &SnapshotCell) -> Result<(), Error> {
+    let boot = platform.engine().boot_id().map_err(|e| crate::errors::engine(&cell.show().source, e))?;
+    if cell.inner().doc.boot.as_ref() == Some(&boot) {
+        return Ok(());
+    }
+    Err(interrupted("capture").cause("the host was started anew before it was verified"))
 }
 
 async fn forked(platform: &Platform, record: &Record, work: &Work) -> Ended<remuda_types::wire::Fork> {
@@ -243,7 +256,7 @@ async fn forked(platform: &Platform, record: &Record, work: &Work) -> Ended<remu
         let source = source.ok_or_else(|| Error::new(ErrorCode::Internal, "a fork has no source"))?;
         Ok((ForkOnce { source, request, start: Instant::now() }, slots))
     });
-    match begun {
+    match still_whole(platform, &cell).and(begun) {
         Ok((fork, slots)) => fork::branch_out(platform, work, &fork, &cell, slots, 0.0).await,
         Err(error) => {
             let changes = capture::fail(platform, &cell, &error).await;
