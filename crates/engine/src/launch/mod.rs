@@ -115,9 +115,10 @@ impl Launch<'_> {
                 unmount_proc: unmount.as_fd(),
                 confinement: Confinement::Gofer { root },
             }
-            .run()
+            .bear()
             .tried(|| format!("start the gofer of {}", self.uid))?
         };
+        // It has its own copies, and is on its way while the other one is made.
         drop((files_of_gofer, mounts_write, tell_unmount, unmount));
 
         // Whoever opens a FIFO for reading and writing never sees its end, whatever the server does.
@@ -162,14 +163,16 @@ impl Launch<'_> {
                 unmount_proc: unmount.as_fd(),
                 confinement: Confinement::Sentry { network: self.network },
             };
-            match spawn.run() {
-                Ok(sentry) => sentry,
-                Err(e) => {
-                    gofer.kill()?;
-                    // Waited for, since it is a child of this process and nobody else would.
-                    tokio::runtime::Handle::current().block_on(gofer.ended());
-                    return Err(e).tried(|| format!("start the sentry of {}", self.uid));
-                }
+            spawn.bear().tried(|| format!("start the sentry of {}", self.uid))?
+        };
+        let gofer = gofer.become_program().tried(|| format!("start the gofer of {}", self.uid))?;
+        let sentry = match sentry.become_program() {
+            Ok(sentry) => sentry,
+            Err(e) => {
+                gofer.kill()?;
+                // Waited for, since it is a child of this process and nobody else would.
+                tokio::runtime::Handle::current().block_on(gofer.ended());
+                return Err(e).tried(|| format!("start the sentry of {}", self.uid));
             }
         };
         Ok(Launched { sentry, gofer, up })

@@ -34,18 +34,9 @@ pub(super) struct Spawn<'a> {
 }
 
 impl Spawn<'_> {
-    /// Starts it, and returns when it has become its program, or could not.
-    pub(super) fn run(&self) -> io::Result<HostProcess> {
-        let mut born = self.bear()?;
-        let held = born.see_through().and_then(|()| HostProcess::open(born.pid).map_err(io::Error::other));
-        if held.is_err() {
-            end(born.pid);
-        }
-        held
-    }
-
-    /// Makes the child, which then waits for its identities.
-    fn bear(&self) -> io::Result<Born> {
+    /// Makes the child, which goes where it is told and then waits for its identities. Several may be on their way at
+    /// once. It has copies of all that it is given.
+    pub(super) fn bear(&self) -> io::Result<Born> {
         let (from_child, to_parent) = pipe().map(|(r, w)| (File::from(r), w))?;
         let (from_parent, to_child) = pipe().map(|(r, w)| (r, File::from(w)))?;
         let nothing = File::options().read(true).write(true).open("/dev/null")?;
@@ -86,14 +77,23 @@ impl Spawn<'_> {
     }
 }
 
-/// A child on its way to its program.
-struct Born {
+/// A child on its way to its program. Whoever drops it ends it.
+pub(super) struct Born {
     pid: i32,
     from_child: File,
     to_child: File,
 }
 
 impl Born {
+    /// Returns when it has become its program, or could not.
+    pub(super) fn become_program(mut self) -> io::Result<HostProcess> {
+        self.see_through()?;
+        let held = HostProcess::open(self.pid).map_err(io::Error::other)?;
+        // From here on it is held by what is returned.
+        self.pid = 0;
+        Ok(held)
+    }
+
     /// Gives it its identities, and waits until it has become its program.
     fn see_through(&mut self) -> io::Result<()> {
         let mut word = [0; 1 + size_of::<i32>()];
@@ -112,6 +112,12 @@ impl Born {
         }
         let why = io::Error::from_raw_os_error(i32::from_ne_bytes([word[1], word[2], word[3], word[4]]));
         Err(io::Error::new(why.kind(), format!("{}: {why}", Step::told(word[0]))))
+    }
+}
+
+impl Drop for Born {
+    fn drop(&mut self) {
+        end(self.pid);
     }
 }
 
@@ -175,18 +181,20 @@ mod tests {
         let mut word = [0];
         born.from_child.read_exact(&mut word).unwrap();
         assert_eq!(word, [READY]);
+        // It is waited for here, and not ended by being dropped.
+        let pid = std::mem::take(&mut born.pid);
         let (tell, told) = std::sync::mpsc::channel();
         let waiting = std::thread::spawn(move || {
             // This process's end goes, as it would with the process; the child's own copies must not count.
-            drop((held, born.to_child));
-            let status = waitpid(Pid::from_raw(born.pid), WaitOptions::empty()).unwrap();
+            drop((held, born));
+            let status = waitpid(Pid::from_raw(pid), WaitOptions::empty()).unwrap();
             let rest = { &at_end }.read(&mut [0]).unwrap();
             tell.send((status.map(|(_, status)| status.exit_status()), rest)).unwrap();
         });
         let seen = told.recv_timeout(Duration::from_secs(20));
-        end(other.pid);
+        drop(other);
         if seen.is_err() {
-            end(born.pid);
+            end(pid);
         }
         assert_eq!(seen.expect("it waits for its server for ever"), (Some(Some(1)), 0));
         waiting.join().unwrap();
