@@ -138,7 +138,8 @@ fn a_server_that_is_killed_again_and_again_under_load_loses_nothing_and_does_not
     place.start();
     place.listens(&caller);
     auditor.settled = 0;
-    auditor.look(&mut []);
+    let mut held: Vec<_> = clients.iter().map(|client| client.lock().unwrap()).collect();
+    auditor.look(&mut held.iter_mut().map(|client| &mut **client).collect::<Vec<_>>());
     println!("{kills} kills in {:?}, {} calls with a key", begun.elapsed(), auditor.settled);
 }
 

@@ -33,6 +33,12 @@ pub struct Evicted {
     pub more: bool,
 }
 
+/// Snapshots on whose layers something stands: what they were sealed with is needed as long as it does.
+const LAYERS_IN_USE: &str = "SELECT layer.value FROM sandboxes AS s, json_each(s.layers) AS layer
+                                 WHERE s.ended_at IS NULL
+                             UNION SELECT layer.value FROM snapshots AS s, json_each(s.doc, '$.layers') AS layer
+                                 WHERE s.ended_at IS NULL";
+
 /// One round.
 pub(crate) fn evict(tx: &Tx<'_>, retention: &Retention, now_ms: i64) -> Result<Evicted, JournalError> {
     let ended_before = now_ms.saturating_sub(retention.ended_ms);
@@ -68,8 +74,10 @@ pub(crate) fn evict(tx: &Tx<'_>, retention: &Retention, now_ms: i64) -> Result<E
         snapshots: delete(
             tx,
             "snapshots",
-            "ended_at <= ?
-             AND NOT EXISTS (SELECT 1 FROM operations AS o WHERE o.id = snapshots.operation AND o.state = 'pending')",
+            &format!(
+                "ended_at <= ? AND id NOT IN ({LAYERS_IN_USE})
+                 AND NOT EXISTS (SELECT 1 FROM operations AS o WHERE o.id = snapshots.operation AND o.state = 'pending')"
+            ),
             "number",
             "number",
             ended_before,

@@ -1,7 +1,7 @@
 //! Eviction: what has its time behind it goes, and a late retry still never runs again.
 
 use remuda_journal::*;
-use remuda_types::{ExecutionState, OperationState, SandboxState, SnapshotState};
+use remuda_types::{ExecutionState, OperationState, SandboxState, SnapshotId, SnapshotState};
 use serde_json::json;
 
 use crate::world::*;
@@ -176,6 +176,38 @@ async fn records_go_when_they_are_old_and_no_earlier() {
     let found = journal.receipts(&account(), Some(&ended.id), Paging::first()).await.unwrap().items;
     assert_eq!(found, [receipt]);
     assert_eq!(journal.evict(NOW + limits::RECEIPTS_RETENTION_MS).await.unwrap().receipts, 1);
+}
+
+#[tokio::test]
+async fn a_removed_snapshot_is_kept_on_record_as_long_as_something_stands_on_its_layer() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = open(directory.path());
+    let mut captured = Vec::new();
+    for _ in 0..3 {
+        let operation = admit_new(&journal, capture(None, None)).await;
+        journal.finish(&operation.id, Outcome::Done(json!({})), vec![], NOW).await.unwrap();
+        captured.push(operation.reserved.snapshot.unwrap());
+    }
+    let [below, between, above] = captured.try_into().unwrap();
+    let sandbox = running(&journal, None, NOW).await;
+    let deleted = |id: &SnapshotId| Change::Snapshot(SnapshotChange::of(id).state(SnapshotState::Deleted, NOW));
+    let stands_on = json!({ "layers": [above, between] });
+    journal
+        .apply(vec![
+            deleted(&below),
+            deleted(&between),
+            Change::Snapshot(SnapshotChange::of(&above).state(SnapshotState::Active, NOW).doc(stands_on)),
+            Change::Sandbox(SandboxChange::of(&sandbox.uid).layers(vec![below.clone()])),
+        ])
+        .await
+        .unwrap();
+    let late = NOW + limits::ENDED_RETENTION_MS;
+    assert_eq!(evict_all(&journal, late).await.iter().map(|r| r.snapshots).sum::<usize>(), 0);
+    end(&journal, &sandbox.uid, NOW).await;
+    assert_eq!(evict_all(&journal, late).await.iter().map(|r| r.snapshots).sum::<usize>(), 1);
+    assert_eq!(journal.snapshot(&account(), &below).await.unwrap(), None);
+    journal.apply(vec![deleted(&above)]).await.unwrap();
+    assert_eq!(evict_all(&journal, late).await.iter().map(|r| r.snapshots).sum::<usize>(), 2);
 }
 
 #[tokio::test]

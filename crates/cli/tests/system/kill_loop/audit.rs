@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::caller::{Caller, Settled};
-use super::load::{Books, Client, Sandbox};
+use super::load::{Books, Client, Sandbox, Stands};
 
 /// How long what goes on behind an answer, such as the verifying of a fork's layer, may take until it is over.
 const QUIET_WAIT_MAX: Duration = Duration::from_secs(60);
@@ -54,7 +54,7 @@ impl Auditor<'_> {
         self.on_the_machine(&listed);
         self.on_the_disk(&listed);
         self.usage(&listed);
-        self.events(&listed);
+        self.events(&listed, clients);
         let (settled, next) = self.caller.settled_since(self.settled);
         settled.iter().for_each(|settled| self.outcome(settled, &listed));
         self.settled = next;
@@ -73,7 +73,7 @@ impl Auditor<'_> {
                 kept: by("/v1/snapshots", "snapshots", "id"),
                 snapshots_ever: by("/v1/snapshots?all=true", "snapshots", "id"),
             };
-            let at_rest = |shown: &Value| matches!(shown["state"].as_str(), Some("running" | "paused"));
+            let at_rest = |shown: &Value| matches!(shown["state"].as_str(), Some("running" | "paused" | "stopped"));
             let active = |shown: &Value| shown["state"] == "active";
             if listed.living.values().all(at_rest) && listed.kept.values().all(active) {
                 return listed;
@@ -88,7 +88,7 @@ impl Auditor<'_> {
     fn same_as_the_books(&self, listed: &Listed, clients: &[&mut Client]) {
         let sandboxes = clients.iter().flat_map(|client| &client.sandboxes);
         let states: BTreeMap<&str, &str> =
-            sandboxes.map(|sandbox| (sandbox.id.as_str(), if sandbox.paused { "paused" } else { "running" })).collect();
+            sandboxes.map(|sandbox| (sandbox.id.as_str(), sandbox.stands.word())).collect();
         let shown: BTreeMap<&str, &str> =
             listed.living.values().map(|s| (s["id"].as_str().unwrap(), s["state"].as_str().unwrap())).collect();
         assert_eq!(shown, states, "sandboxes that are listed, and that callers were told of");
@@ -108,7 +108,7 @@ impl Auditor<'_> {
 
     /// What a guest holds.
     fn inside(&self, sandbox: &mut Sandbox) {
-        if sandbox.paused {
+        if sandbox.stands != Stands::Running {
             return;
         }
         let (id, ticks) = (sandbox.id.clone(), sandbox.books.ticks);
@@ -196,6 +196,10 @@ impl Auditor<'_> {
         for uid in listed.living.keys() {
             let what = machine.of_uid.get(uid).cloned().unwrap_or_default();
             let count = |kind: &str| what.iter().filter(|line| line.starts_with(kind)).count();
+            if listed.living[uid]["state"] == "stopped" {
+                assert_eq!(what, Vec::<String>::new(), "{uid} is stopped");
+                continue;
+            }
             assert_eq!((count("runsc-sandbox"), count("runsc-gofer")), (1, 1), "{uid}: {what:#?}");
             // No capture is under way: what stands still was paused, and only that has a mark.
             let halted = what.iter().any(|line| line.ends_with("/halted"));
@@ -222,13 +226,13 @@ impl Auditor<'_> {
 
     fn usage(&self, listed: &Listed) {
         let usage = self.caller.read("/v1/usage");
-        let living = listed.living.len() as u64;
+        let (there, living) = (listed.living.len() as u64, listed.with_machine());
         let bytes: u64 = listed.kept.values().map(|shown| shown["bytes"].as_u64().unwrap()).sum();
         let named = listed.kept.values().filter(|shown| !shown["name"].is_null()).count() as u64;
         let expected = [
             ("sandboxes", living),
             ("memory_mib", living * MEMORY_MIB_EACH),
-            ("disk_bytes", living * DISK_BYTES_EACH),
+            ("disk_bytes", there * DISK_BYTES_EACH),
             ("snapshots", named),
             ("snapshot_bytes", bytes),
         ];
@@ -244,7 +248,7 @@ impl Auditor<'_> {
     }
 
     /// What has happened was told, and once.
-    fn events(&mut self, listed: &Listed) {
+    fn events(&mut self, listed: &Listed, clients: &[&mut Client]) {
         loop {
             let page = self.caller.read(&format!("/v1/events?after={}", self.last_event));
             for event in page["events"].as_array().unwrap() {
@@ -267,7 +271,9 @@ impl Auditor<'_> {
         for shown in listed.ever.values() {
             let state = shown["state"].as_str().unwrap();
             let ends = ["sandbox.gone", "sandbox.failed", "sandbox.stopped"].map(|kind| told(kind, shown));
-            assert_eq!(ends, [u32::from(state == "gone"), u32::from(state == "failed"), 0], "{shown:#}");
+            let stopped = clients.iter().any(|c| c.stopped_ever.contains(shown["id"].as_str().unwrap()));
+            let expected = [state == "gone", state == "failed", stopped].map(u32::from);
+            assert_eq!(ends, expected, "{shown:#}");
             assert!(state == "failed" || told("sandbox.running", shown) > 0, "{shown:#}");
         }
         for shown in listed.snapshots_ever.values() {
@@ -320,6 +326,10 @@ fn judge_runs(id: &str, books: &Books, ran: &BTreeMap<&str, u32>) {
 }
 
 impl Listed {
+    fn with_machine(&self) -> u64 {
+        self.living.values().filter(|shown| shown["state"] != "stopped").count() as u64
+    }
+
     fn layers_of_the_living(&self) -> BTreeSet<String> {
         self.living.values().flat_map(|shown| self.layers_of_sandbox(shown)).collect()
     }

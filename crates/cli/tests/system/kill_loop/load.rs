@@ -45,8 +45,27 @@ pub struct Books {
 #[derive(Debug, Clone)]
 pub struct Sandbox {
     pub id: String,
-    pub paused: bool,
+    pub stands: Stands,
     pub books: Books,
+}
+
+/// How a sandbox was left by the last call about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stands {
+    Running,
+    Paused,
+    Stopped,
+}
+
+impl Stands {
+    /// The word that listings have for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Stands::Running => "running",
+            Stands::Paused => "paused",
+            Stands::Stopped => "stopped",
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -64,14 +83,16 @@ pub struct Client {
     keys: u32,
     pub sandboxes: Vec<Sandbox>,
     pub snapshots: Vec<Snapshot>,
+    /// Sandboxes that were stopped, also those that have ended since.
+    pub stopped_ever: BTreeSet<String>,
     /// How often a kind of call came to what.
     pub outcomes: BTreeMap<String, u32>,
 }
 
 impl Client {
     pub fn new(name: &str, caller: Arc<Caller>, chance: Chance) -> Client {
-        let (sandboxes, snapshots, outcomes) = Default::default();
-        Client { name: name.into(), caller, chance, keys: 0, sandboxes, snapshots, outcomes }
+        let (sandboxes, snapshots, stopped_ever, outcomes) = Default::default();
+        Client { name: name.into(), caller, chance, keys: 0, sandboxes, snapshots, stopped_ever, outcomes }
     }
 
     /// Goes on until it is told to stop. Whoever holds the gate for writing finds it between two calls.
@@ -89,10 +110,15 @@ impl Client {
             return self.create();
         }
         let n = self.chance.below(self.sandboxes.len());
-        if self.sandboxes[n].paused && self.chance.one_in(2) {
-            return self.halt(n, false);
+        let paused = match self.sandboxes[n].stands {
+            Stands::Stopped if self.chance.one_in(3) => return self.remove(n),
+            Stands::Stopped => return self.start(n),
+            Stands::Paused if self.chance.one_in(2) => return self.halt(n, false),
+            stands => stands == Stands::Paused,
+        };
+        if self.chance.one_in(12) {
+            return self.stop(n);
         }
-        let paused = self.sandboxes[n].paused;
         // Where there is no room for more, something goes.
         let (room, kept) = (self.sandboxes.len() < SANDBOXES_MAX, self.snapshots.len());
         match self.chance.below(20) {
@@ -136,13 +162,13 @@ impl Client {
 
     fn add(&mut self, shown: &serde_json::Value, books: Books) {
         let id = shown["id"].as_str().unwrap().to_owned();
-        self.sandboxes.push(Sandbox { id, paused: false, books });
+        self.sandboxes.push(Sandbox { id, stands: Stands::Running, books });
     }
 
     fn start_ticker(&mut self, n: usize) {
         let path = format!("/v1/sandboxes/{}/executions", self.sandboxes[n].id);
         let body = json!({ "argv": ["python3", "-u", "-c", TICKER] }).to_string();
-        let (key, told) = self.call("start", "POST", &path, &body);
+        let (key, told) = self.call("tick", "POST", &path, &body);
         match told.status {
             201 => {
                 let books = &mut self.sandboxes[n].books;
@@ -228,9 +254,29 @@ impl Client {
         let path = format!("/v1/sandboxes/{}/{call}", self.sandboxes[n].id);
         let (key, told) = self.call(call, "POST", &path, "");
         match told.status {
-            200 => self.sandboxes[n].paused = pause,
+            200 => self.sandboxes[n].stands = if pause { Stands::Paused } else { Stands::Running },
             _ => assert_eq!(told.code(), "interrupted", "{key}: {told:?}"),
         }
+    }
+
+    fn stop(&mut self, n: usize) {
+        let (key, told) = self.call("stop", "POST", &format!("/v1/sandboxes/{}/stop", self.sandboxes[n].id), "");
+        assert_eq!((told.status, &told.body["result"]), (200, &json!("stopped")), "{key}: {told:?}");
+        // Whether its files were flushed is not told where a server was killed in between; that they are there is seen
+        // when they are gone on with.
+        let sandbox = &mut self.sandboxes[n];
+        sandbox.stands = Stands::Stopped;
+        // Whatever had not ended by then has written, or has not.
+        sandbox.books = sandbox.books.copied(false);
+        self.stopped_ever.insert(sandbox.id.clone());
+    }
+
+    fn start(&mut self, n: usize) {
+        let path = format!("/v1/sandboxes/{}/start", self.sandboxes[n].id);
+        let (key, told) = self.call("start", "POST", &path, "{}");
+        assert_eq!(told.status, 201, "a start is finished, whatever happens: {key}: {told:?}");
+        let before = self.sandboxes.swap_remove(n);
+        self.add(&told.body, before.books);
     }
 
     fn capture(&mut self, n: usize) {
@@ -292,9 +338,12 @@ impl Client {
     /// Lets everything go on, so that it can be looked into.
     pub fn resume_all(&mut self) {
         for n in 0..self.sandboxes.len() {
-            while self.sandboxes[n].paused {
+            while self.sandboxes[n].stands == Stands::Paused {
                 self.halt(n, false);
             }
+        }
+        while let Some(n) = self.sandboxes.iter().position(|sandbox| sandbox.stands == Stands::Stopped) {
+            self.start(n);
         }
     }
 
