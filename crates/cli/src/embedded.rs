@@ -16,14 +16,21 @@ use tempfile::TempDir;
 
 use crate::data_dir::DataDir;
 use crate::failure::{Failure, NEGATIVE};
-use crate::local_server::{AtEnd, LocalServer};
+use crate::local_server::{AtEnd, LocalServer, Settings};
 use crate::parts;
 
 /// What the directories of embedded servers are called.
 const PREFIX: &str = "remuda-embedded-";
 
-/// How long a sandbox of one may live: as on a server that was not told otherwise.
-const TIMEOUT_MAX: Duration = Duration::from_millis(TIMEOUT_MS_MAX_DEFAULT);
+/// As a server has them that was not told otherwise, but that nothing outlives it.
+fn settings() -> Settings {
+    Settings {
+        quotas: QuotaLimits::default(),
+        timeout_max: Duration::from_millis(TIMEOUT_MS_MAX_DEFAULT),
+        webhooks_to_private: false,
+        at_end: AtEnd::Remove,
+    }
+}
 
 /// A running embedded server.
 pub struct Embedded {
@@ -45,8 +52,7 @@ impl Embedded {
             let data_dir = DataDir::claim(directory.path())?;
             (directory, data_dir)
         };
-        let server =
-            LocalServer::start(data_dir, parts, QuotaLimits::default(), TIMEOUT_MAX, None, AtEnd::Remove).await?;
+        let server = LocalServer::start(data_dir, parts, settings(), None).await?;
         Ok(Embedded { server, directory })
     }
 
@@ -108,10 +114,7 @@ async fn sweep(root: &Path, parts: &Parts) {
         let swept = async {
             // Opening finds the sandboxes that are left; ending is what every server does with its own.
             let parts = parts.clone();
-            LocalServer::start(data_dir, parts, QuotaLimits::default(), TIMEOUT_MAX, None, AtEnd::Remove)
-                .await?
-                .end()
-                .await?;
+            LocalServer::start(data_dir, parts, settings(), None).await?.end().await?;
             Ok::<_, anyhow::Error>(fs::remove_dir_all(&path)?)
         };
         if let Err(error) = swept.await {

@@ -5,13 +5,14 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use remuda_control::access::AccessSecret;
 use remuda_control::{Config, Platform};
 use remuda_engine::Parts;
-use remuda_gateway::{serve_tcp, serve_unix};
+use remuda_gateway::{HttpCourier, serve_tcp, serve_unix};
 use remuda_types::QuotaLimits;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
@@ -30,6 +31,19 @@ pub enum AtEnd {
     Remove,
 }
 
+/// What a server is set to.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// What an account may use that has no limits of its own.
+    pub quotas: QuotaLimits,
+    /// How long a sandbox may live at most.
+    pub timeout_max: Duration,
+    /// Whether webhooks deliver to addresses that are not public.
+    pub webhooks_to_private: bool,
+    /// What becomes of sandboxes and snapshots.
+    pub at_end: AtEnd,
+}
+
 /// A running server.
 pub struct LocalServer {
     platform: Platform,
@@ -44,15 +58,15 @@ impl LocalServer {
     pub async fn start(
         data_dir: DataDir,
         parts: Parts,
-        quotas: QuotaLimits,
-        timeout_max: Duration,
+        settings: Settings,
         tcp: Option<TcpListener>,
-        at_end: AtEnd,
     ) -> anyhow::Result<Self> {
         crate::open_files::allow_all();
         let path = data_dir.path().to_owned();
-        let platform =
-            Platform::open(Config { data_dir: path, parts, quotas, timeout_ms_max: milliseconds(timeout_max) }).await;
+        let Settings { quotas, timeout_max, webhooks_to_private, at_end } = settings;
+        let courier = Arc::new(HttpCourier::new(webhooks_to_private));
+        let timeout_ms_max = milliseconds(timeout_max);
+        let platform = Platform::open(Config { data_dir: path, parts, quotas, timeout_ms_max, courier }).await;
         // Whatever it is that a server can't be opened on: the machine is not ready for it.
         let platform = platform.map_err(|e| Failure::from(&e).exit(NOT_READY))?;
         let socket = socket_of(data_dir.path());

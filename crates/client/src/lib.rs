@@ -32,6 +32,7 @@ mod ports;
 mod request;
 mod sandboxes;
 mod snapshots;
+mod webhooks;
 
 pub use body::Incoming;
 pub use connection::Client;

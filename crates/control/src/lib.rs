@@ -22,9 +22,11 @@ mod registry;
 mod stream;
 mod turns;
 pub mod usage;
+mod webhooks;
 
 pub use caller::{ACCOUNT_DEFAULT, Caller};
 pub use operation::{Answered, Call};
 pub use platform::{Config, Platform};
 pub use remuda_engine::{Fingerprint, Parts};
 pub use stream::{ByteStream, GuestStream, OutputQuery, OutputSlice, WriteOptions};
+pub use webhooks::{Courier, Parcel, Refused};

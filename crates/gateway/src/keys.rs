@@ -37,7 +37,7 @@ impl<S: Sync> FromRequestParts<S> for WithoutKey {
 }
 
 /// Makes an access key. It grants nothing that its maker has not; its secret is in this answer and never told again.
-/// The one call that changes something and takes no `Idempotency-Key`: such a header is refused.
+/// It takes no `Idempotency-Key`: such a header is refused.
 #[utoipa::path(post, path = "/v1/keys", operation_id = "create_access_key", tag = "access",
     request_body = CreateAccessKey, responses(
     (status = 201, description = "It opens from now on.", body = MadeAccessKey),

@@ -5,6 +5,7 @@
 
 mod auth;
 mod calling;
+mod courier;
 mod drain;
 mod errors;
 mod events;
@@ -23,9 +24,11 @@ mod serve;
 mod server;
 mod snapshots;
 mod usage;
+mod webhooks;
 mod whoami;
 
 pub use auth::Access;
+pub use courier::HttpCourier;
 pub use openapi::document;
 pub use router::router;
 pub use serve::{serve_tcp, serve_unix};

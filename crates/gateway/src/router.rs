@@ -21,7 +21,7 @@ use crate::drain::drain_what_is_left;
 use crate::errors::{Failure, method_not_allowed, panicked, route_not_found};
 use crate::openapi::Base;
 use crate::{
-    events, executions, files, keys, operations, ports, receipts, sandboxes, server, snapshots, usage, whoami,
+    events, executions, files, keys, operations, ports, receipts, sandboxes, server, snapshots, usage, webhooks, whoami,
 };
 
 /// Every route for whom `access` lets in.
@@ -96,6 +96,11 @@ fn guarded_routes() -> OpenApiRouter<Platform> {
         .routes(routes!(receipts::list))
         .routes(routes!(receipts::show))
         .routes(routes!(events::read))
+        .routes(routes!(webhooks::create, webhooks::list))
+        .routes(routes!(webhooks::show, webhooks::remove))
+        .routes(routes!(webhooks::rotate))
+        .routes(routes!(webhooks::deliveries))
+        .routes(routes!(webhooks::redeliver))
 }
 
 /// The document of exactly these routes.

@@ -41,6 +41,8 @@ fn samples() -> Vec<Sample> {
                 Action::StartExecution => json!({ "argv": ["true"] }),
                 Action::SignalExecution => json!({ "signal": 15 }),
                 Action::CreateKey => json!({ "scopes": [] }),
+                Action::CreateWebhook => json!({ "url": "https://a.example/" }),
+                Action::RedeliverWebhook => json!({ "sequence": 1 }),
                 Action::SetDeadline => json!({ "timeout_ms": 60_000 }),
                 _ => json!({}),
             };
@@ -49,6 +51,7 @@ fn samples() -> Vec<Sample> {
                 .replace("{execution}", "exec-aaaaaaaaaaaaaaaaaaaa")
                 .replace("{access_key}", "key-aaaaaaaaaaaaaaaaaaaa")
                 .replace("{receipt}", "rcpt-aaaaaaaaaaaaaaaaaaaa")
+                .replace("{webhook}", "hook-aaaaaaaaaaaaaaaaaaaa")
                 .replace("{account}", "other")
                 .replace("{snapshot}", "none")
                 .replace("{port}", "80")

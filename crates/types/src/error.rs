@@ -62,6 +62,8 @@ codes! {
     AccessKeyNotFound = "access_key_not_found", 404;
     /// No such receipt.
     ReceiptNotFound = "receipt_not_found", 404;
+    /// No such webhook in this account.
+    WebhookNotFound = "webhook_not_found", 404;
     /// No such path in the guest.
     FileNotFound = "file_not_found", 404;
     /// The route exists, the method does not.

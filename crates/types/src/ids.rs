@@ -240,6 +240,10 @@ tagged_id!(
     AccessKeyId, "key-", "an access key id"
 );
 tagged_id!(
+    /// A webhook's id: `hook-` and 20 of `[a-z0-9]`. It is no secret.
+    WebhookId, "hook-", "a webhook id"
+);
+tagged_id!(
     /// A receipt's id: `rcpt-` and 20 of `[a-z0-9]`.
     ReceiptId, "rcpt-", "a receipt id"
 );

@@ -80,6 +80,24 @@ pub const FREEZE_FILE_BYTES_MAX: u64 = 1 << 40;
 pub const RECEIPT_CAPTURES_MAX: usize = 1_000;
 /// Events or receipts that one page answers at most.
 pub const RECORDS_PAGE_MAX: usize = 1_000;
+/// Webhooks of one account.
+pub const WEBHOOKS_MAX: usize = 20;
+/// Longest URL of a webhook, in bytes.
+pub const WEBHOOK_URL_BYTES_MAX: usize = 2_048;
+/// Kinds of events that one webhook may name.
+pub const WEBHOOK_EVENTS_MAX: usize = 32;
+/// Attempts at one delivery before it is given up.
+pub const WEBHOOK_ATTEMPTS_MAX: u32 = 12;
+/// How long one attempt may take, from the look-up of the name to the answer's head, in milliseconds.
+pub const WEBHOOK_TIMEOUT_MS: u64 = 10_000;
+/// Wait after the first attempt that failed, in milliseconds; doubled with each.
+pub const WEBHOOK_RETRY_MS_FIRST: u64 = 5_000;
+/// Longest wait between two attempts, in milliseconds.
+pub const WEBHOOK_RETRY_MS_MAX: u64 = 3_600_000;
+/// Deliveries of one webhook that are listed; older ones are forgotten.
+pub const WEBHOOK_DELIVERIES_MAX: usize = 100;
+/// Attempts at deliveries that are under way at once, of all accounts together.
+pub const WEBHOOK_CONCURRENT_MAX: usize = 32;
 /// How long an event stream is silent at most before it says that it is still there, in milliseconds.
 pub const EVENTS_HEARTBEAT_MS: u64 = 15_000;
 /// Free disk space below which captures are refused, in bytes.

@@ -7,6 +7,7 @@ mod signal;
 #[cfg(test)]
 mod tests;
 mod values;
+mod webhooks;
 
 use std::env;
 use std::ffi::OsString;
@@ -24,6 +25,7 @@ use self::signal::signal;
 use self::values::{
     disk_mib, drills, execution_id, listen, memory_mib, number, of_receipt, pair, sandbox_id, time_limit,
 };
+pub use self::webhooks::WebhookCommand;
 
 /// Prepared Linux sandboxes for coding agents: capture a running machine with its memory, fork it, judge from outside.
 #[derive(Debug, Parser)]
@@ -141,6 +143,9 @@ pub enum Command {
     Receipt(ReceiptArgs),
     /// Print what happened
     Events(Events),
+    /// Deliver events to URLs
+    #[command(subcommand)]
+    Webhook(WebhookCommand),
     /// Compare repairs on copies of one prepared machine
     #[command(subcommand)]
     Rodeo(Rodeo),
@@ -172,6 +177,9 @@ pub struct Serve {
     /// How long a sandbox may live at most, such as 24h; a bare number counts seconds
     #[arg(long, value_name = "TIME", value_parser = deadlines::timeout_max, default_value = "24h")]
     pub timeout_max: Duration,
+    /// Let webhooks deliver to loopback, private and other addresses that are not public
+    #[arg(long)]
+    pub webhooks_to_private: bool,
 }
 
 impl Serve {

@@ -12,6 +12,7 @@ mod sandboxes;
 mod serve;
 mod setup;
 mod snapshots;
+mod webhooks;
 
 use crate::args::{Cli, Command, Rodeo};
 use crate::print;
@@ -31,6 +32,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Stop(args) => sandboxes::stop(global, args).await,
         Command::Start(args) => sandboxes::start(global, args).await,
         Command::Pause(args) => sandboxes::pause(global, args).await,
+        Command::Webhook(command) => webhooks::run(global, command).await,
         Command::Timeout(args) => sandboxes::timeout(global, args).await,
         Command::Resume(args) => sandboxes::resume(global, args).await,
         Command::Rm(args) => sandboxes::remove(global, args).await,

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use super::DONE;
 use crate::args::{Global, Serve};
 use crate::data_dir::DataDir;
-use crate::local_server::{AtEnd, LocalServer};
+use crate::local_server::{AtEnd, LocalServer, Settings};
 use crate::signals::Signals;
 use crate::{parts, print};
 
@@ -23,7 +23,13 @@ pub async fn run(global: &Global, args: &Serve) -> anyhow::Result<u8> {
     let address = listener.local_addr()?;
     let place = data_dir.path().display().to_string();
     let at_end = if args.ephemeral { AtEnd::Remove } else { AtEnd::Keep };
-    let server = LocalServer::start(data_dir, parts, args.quotas(), args.timeout_max, Some(listener), at_end).await?;
+    let settings = Settings {
+        quotas: args.quotas(),
+        timeout_max: args.timeout_max,
+        webhooks_to_private: args.webhooks_to_private,
+        at_end,
+    };
+    let server = LocalServer::start(data_dir, parts, settings, Some(listener)).await?;
     let key = match server.first_key().await {
         Ok(key) => key.map(|key| key.reveal()),
         Err(error) => {

@@ -31,4 +31,5 @@ mod server_end;
 mod stop;
 mod tour;
 mod usage;
+mod webhooks;
 mod world;

@@ -88,6 +88,14 @@ actions! {
     ShowReceipt "show_receipt" Needs::Scopes(&[SandboxesRead]);
     ListReceipts "list_receipts" Needs::Scopes(&[SandboxesRead]);
     ReadEvents "read_events" Needs::Scopes(&[SandboxesRead]);
+    // Whoever has events delivered reads them.
+    CreateWebhook "create_webhook" Needs::Scopes(&[Admin, SandboxesRead]);
+    ListWebhooks "list_webhooks" Needs::Scopes(&[Admin]);
+    ShowWebhook "show_webhook" Needs::Scopes(&[Admin]);
+    RemoveWebhook "remove_webhook" Needs::Scopes(&[Admin]);
+    RotateWebhook "rotate_webhook" Needs::Scopes(&[Admin, SandboxesRead]);
+    ListWebhookDeliveries "list_webhook_deliveries" Needs::Scopes(&[Admin]);
+    RedeliverWebhook "redeliver_webhook" Needs::Scopes(&[Admin, SandboxesRead]);
     ShowUsage "show_usage" Needs::Scopes(&[Usage]);
     ListAccounts "list_accounts" Needs::Operator;
     SetAccount "set_account" Needs::Operator;

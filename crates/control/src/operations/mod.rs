@@ -15,6 +15,7 @@ pub(crate) mod remove_snapshot;
 pub(crate) mod restore;
 pub(crate) mod start;
 pub(crate) mod stop;
+pub(crate) mod webhooks;
 pub(crate) mod write_file;
 
 use crate::access::Action;
@@ -44,6 +45,8 @@ const KINDS: &[(&str, Action)] = &[
     of::<restore::Branch>(),
     of::<start::Start>(),
     of::<stop::StopSandbox>(),
+    of::<webhooks::RedeliverEvent>(),
+    of::<webhooks::RemoveWebhook>(),
     of::<write_file::WriteFile>(),
 ];
 

@@ -21,6 +21,7 @@ impl Platform {
             ("receipts", true),
             ("events", true),
             ("deadlines", true),
+            ("webhooks", true),
             ("previews", false),
             ("internet", false),
         ];
@@ -57,6 +58,15 @@ impl Platform {
             ("timeout_ms_default", limits::TIMEOUT_MS_DEFAULT.min(self.timeout_ms_max())),
             ("timeout_ms_max", self.timeout_ms_max()),
             ("timeout_ms_min", limits::TIMEOUT_MS_MIN),
+            ("webhook_attempts_max", u64::from(limits::WEBHOOK_ATTEMPTS_MAX)),
+            ("webhook_concurrent_max", limits::WEBHOOK_CONCURRENT_MAX as u64),
+            ("webhook_deliveries_max", limits::WEBHOOK_DELIVERIES_MAX as u64),
+            ("webhook_events_max", limits::WEBHOOK_EVENTS_MAX as u64),
+            ("webhook_retry_ms_first", limits::WEBHOOK_RETRY_MS_FIRST),
+            ("webhook_retry_ms_max", limits::WEBHOOK_RETRY_MS_MAX),
+            ("webhook_timeout_ms", limits::WEBHOOK_TIMEOUT_MS),
+            ("webhook_url_bytes_max", limits::WEBHOOK_URL_BYTES_MAX as u64),
+            ("webhooks_max", limits::WEBHOOKS_MAX as u64),
             ("wait_ms_max", limits::WAIT_MS_MAX),
         ];
         Capabilities {

@@ -11,6 +11,9 @@ mod operations;
 mod sandboxes;
 mod sight;
 mod snapshots;
+mod webhooks;
+
+pub(crate) use webhooks::may_have_webhooks;
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -34,6 +37,7 @@ use crate::recovery;
 use crate::registry::{Registry, SandboxCell, SnapshotCell};
 use crate::turns::Turns;
 use crate::usage::{self, ended};
+use crate::webhooks::{Courier, Webhooks};
 
 /// How long a server that ends waits for operations that are under way.
 const UNDER_WAY_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -49,6 +53,8 @@ pub struct Config {
     pub quotas: QuotaLimits,
     /// How long a sandbox may live at most without another call, in milliseconds.
     pub timeout_ms_max: u64,
+    /// Who carries the deliveries of webhooks.
+    pub courier: Arc<dyn Courier>,
 }
 
 /// The platform. Clones share one state.
@@ -70,6 +76,7 @@ pub(crate) struct Shared {
     under_way: TaskTracker,
     turns: Turns,
     timeout_ms_max: u64,
+    webhooks: Webhooks,
 }
 
 impl Shared {
@@ -118,6 +125,8 @@ impl Platform {
         let accounts = Accounts::open(journal.clone(), config.quotas).await?;
         let access_keys = AccessKeys::open(journal.clone(), accounts.clone()).await?;
         let places = ExecutionPlaces::below(&config.data_dir);
+        let closing = CancellationToken::new();
+        let webhooks = Webhooks::open(journal.clone(), config.courier, closing.clone()).await?;
         let shared = Shared {
             engine,
             places,
@@ -125,16 +134,18 @@ impl Platform {
             accounts,
             access_keys,
             registry: Registry::default(),
-            closing: CancellationToken::new(),
+            closing,
             under_way: TaskTracker::new(),
             turns: Turns::default(),
             timeout_ms_max: config.timeout_ms_max,
+            webhooks,
         };
         let platform = Platform { shared: Arc::new(shared) };
         recovery::recover(&platform).await?;
         tokio::spawn(expire::run(Arc::downgrade(&platform.shared)));
         watch::start(&platform);
         tokio::spawn(usage::watch::run(Arc::downgrade(&platform.shared)));
+        platform.hooks().start();
         Ok(platform)
     }
 
@@ -206,6 +217,10 @@ impl Platform {
     /// How long a sandbox may live at most without another call, in milliseconds.
     pub fn timeout_ms_max(&self) -> u64 {
         self.shared.timeout_ms_max
+    }
+
+    pub(crate) fn hooks(&self) -> &Webhooks {
+        &self.shared.webhooks
     }
 
     pub(crate) fn engine(&self) -> &Engine {

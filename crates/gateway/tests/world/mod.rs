@@ -1,13 +1,15 @@
 //! A platform that could start nothing, and requests to it as callers of every kind make them. Must leave nothing
 //! behind, also where a test panics.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::body::Body;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use remuda_control::{Config, Fingerprint, Parts, Platform};
-use remuda_gateway::{Access, router};
+use remuda_gateway::{Access, HttpCourier, router};
 use remuda_types::limits::TIMEOUT_MS_MAX_DEFAULT;
 use remuda_types::wire::{CreateAccessKey, MadeAccessKey};
 use remuda_types::{AccessScope, QuotaLimits};
@@ -39,6 +41,7 @@ impl World {
             parts,
             quotas: QuotaLimits::default(),
             timeout_ms_max: TIMEOUT_MS_MAX_DEFAULT,
+            courier: Arc::new(HttpCourier::new(false)),
         };
         let platform = Platform::open(config).await.unwrap();
         let secret = platform.first_key(None).await.unwrap().expect("a fresh server makes a key").reveal();

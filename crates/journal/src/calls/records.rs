@@ -10,9 +10,9 @@ use crate::journal::Journal;
 use crate::limits::PAGE_MAX;
 use crate::model::{
     AccessKey, AccountRecord, ExecutionRecord, Held, Holder, PageOf, Paging, Preview, Receipt, SandboxFilter,
-    SandboxRecord, SnapshotFilter, SnapshotRecord, Used, Whose,
+    SandboxRecord, SnapshotFilter, SnapshotRecord, Used, WebhookRecord, Whose,
 };
-use crate::store::{access, accounts, executions, quotas, receipts, sandboxes, snapshots};
+use crate::store::{access, accounts, executions, quotas, receipts, sandboxes, snapshots, webhooks};
 
 /// Whose records, as a call carries it to another thread.
 fn owned(whose: Whose<'_>) -> Option<Account> {
@@ -188,6 +188,15 @@ impl Journal {
     pub async fn access_keys(&self, whose: Whose<'_>, paging: Paging) -> Result<PageOf<AccessKey>, JournalError> {
         let whose = owned(whose);
         self.read(move |db| access::keys(db, borrowed(&whose), &paging)).await
+    }
+
+    /// Webhooks, oldest first.
+    ///
+    /// # Errors
+    /// Reading fails.
+    pub async fn webhooks(&self, whose: Whose<'_>, paging: Paging) -> Result<PageOf<WebhookRecord>, JournalError> {
+        let whose = owned(whose);
+        self.read(move |db| webhooks::list(db, borrowed(&whose), &paging)).await
     }
 
     /// Accounts that were made on purpose, by name: at most a page after the last one that was seen.

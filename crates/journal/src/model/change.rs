@@ -1,10 +1,10 @@
 //! Changes: what a step, an outcome or a moment of the platform's life writes beside itself, in the same transaction.
 
-use remuda_types::{Account, ExecutionId};
+use remuda_types::{Account, ExecutionId, WebhookId};
 
 use super::{
     AccessKey, AccountRecord, ExecutionRecord, Hold, Holder, NewEvent, NewSnapshot, Preview, Receipt, SandboxChange,
-    SnapshotChange,
+    SnapshotChange, WebhookRecord,
 };
 
 /// One change. All changes of a call are applied in their order, all or none.
@@ -34,6 +34,15 @@ pub enum Change {
     Preview(Preview),
     /// An access key, whole.
     AccessKey(AccessKey),
+    /// A webhook, whole; one that was forgotten does not come back by it, unless it is `new`.
+    Webhook {
+        /// It.
+        record: WebhookRecord,
+        /// Whether it comes to be.
+        new: bool,
+    },
+    /// A webhook is dropped. Repeating it changes nothing.
+    ForgetWebhook(WebhookId),
     /// An account, whole; the time of its making stays.
     Account(AccountRecord),
     /// A receipt, whole.

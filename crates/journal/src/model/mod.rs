@@ -12,6 +12,7 @@ mod quota;
 mod receipt;
 mod sandbox;
 mod snapshot;
+mod webhook;
 
 pub use access::{AccessKey, Preview};
 pub use account::AccountRecord;
@@ -25,3 +26,4 @@ pub use quota::{Count, Held, Hold, Holder, Used};
 pub use receipt::{Receipt, ReceiptKind};
 pub use sandbox::{SandboxChange, SandboxFilter, SandboxRecord};
 pub use snapshot::{SnapshotChange, SnapshotFilter, SnapshotRecord};
+pub use webhook::WebhookRecord;

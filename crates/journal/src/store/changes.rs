@@ -3,7 +3,7 @@
 use crate::error::{JournalError, Refusal};
 use crate::limits::CHANGES_MAX;
 use crate::model::{Change, Operation};
-use crate::store::{Tx, access, accounts, events, executions, quotas, receipts, sandboxes, snapshots};
+use crate::store::{Tx, access, accounts, events, executions, quotas, receipts, sandboxes, snapshots, webhooks};
 
 /// Applies all of them; `within` is the operation they belong to.
 pub(crate) fn apply(tx: &Tx<'_>, within: Option<&Operation>, changes: &[Change]) -> Result<(), JournalError> {
@@ -27,6 +27,8 @@ fn apply_one(tx: &Tx<'_>, within: Option<&Operation>, change: &Change) -> Result
         Change::ForgetExecution { id, now_ms } => executions::forget(tx, id, *now_ms),
         Change::Preview(preview) => access::write_preview(tx, preview),
         Change::AccessKey(key) => access::write_key(tx, key),
+        Change::Webhook { record, new } => webhooks::write(tx, record, *new),
+        Change::ForgetWebhook(id) => webhooks::forget(tx, id),
         Change::Account(account) => accounts::write(tx, account),
         Change::Receipt(receipt) => receipts::write(tx, receipt),
         Change::Event(event) => events::write(tx, event).map(drop),

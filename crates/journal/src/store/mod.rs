@@ -19,6 +19,7 @@ pub(crate) mod reserve;
 pub(crate) mod sandboxes;
 pub(crate) mod snapshots;
 pub(crate) mod tombstones;
+pub(crate) mod webhooks;
 pub(crate) mod writer;
 
 pub(crate) use db::{Db, Tx};

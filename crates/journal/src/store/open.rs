@@ -16,7 +16,8 @@ use crate::store::db::is_full;
 /// Ours in the header of the file: "RMDI".
 const APPLICATION_ID: i64 = 0x524d_4449;
 /// The layouts, oldest first; a released one is never changed.
-const LAYOUTS: &[M<'static>] = &[M::up(include_str!("layout_1.sql")), M::up(include_str!("layout_2.sql"))];
+const LAYOUTS: &[M<'static>] =
+    &[M::up(include_str!("layout_1.sql")), M::up(include_str!("layout_2.sql")), M::up(include_str!("layout_3.sql"))];
 /// What every SQLite database begins with.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 /// Statements that a connection keeps prepared.

@@ -13,6 +13,7 @@ mod server;
 mod snapshot;
 mod stop;
 mod usage;
+mod webhook;
 
 pub use access::*;
 pub use deadline::*;
@@ -26,6 +27,7 @@ pub use server::*;
 pub use snapshot::*;
 pub use stop::*;
 pub use usage::*;
+pub use webhook::*;
 
 /// Labels of a sandbox or snapshot; sorted, so that listings are stable.
 pub type Labels = std::collections::BTreeMap<String, String>;
