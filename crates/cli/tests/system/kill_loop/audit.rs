@@ -43,7 +43,8 @@ struct Listed {
 impl Auditor<'_> {
     /// Everything, while no call is under way.
     pub fn look(&mut self, clients: &mut [&mut Client]) {
-        let listed = self.listed();
+        let listed = self.listed(clients);
+        clients.iter_mut().for_each(|client| ended_when_due(&listed, client));
         self.same_as_the_books(&listed, clients);
         for client in clients.iter_mut() {
             for sandbox in &mut client.sandboxes {
@@ -60,7 +61,7 @@ impl Auditor<'_> {
         self.settled = next;
     }
 
-    fn listed(&self) -> Listed {
+    fn listed(&self, clients: &[&mut Client]) -> Listed {
         let begun = Instant::now();
         loop {
             let by = |path: &str, members: &str, name: &str| -> BTreeMap<String, Value> {
@@ -75,7 +76,9 @@ impl Auditor<'_> {
             };
             let at_rest = |shown: &Value| matches!(shown["state"].as_str(), Some("running" | "paused" | "stopped"));
             let active = |shown: &Value| shown["state"] == "active";
-            if listed.living.values().all(at_rest) && listed.kept.values().all(active) {
+            let mortal = |shown: &Value| clients.iter().any(|c| c.mortals.iter().any(|m| *m.id == shown["id"]));
+            if listed.living.values().all(|shown| at_rest(shown) && !mortal(shown)) && listed.kept.values().all(active)
+            {
                 return listed;
             }
             let (living, kept) = (&listed.living, &listed.kept);
@@ -97,7 +100,7 @@ impl Auditor<'_> {
         let standing = listed.layers_of_the_living();
         for (id, snapshot) in &listed.kept {
             // A fork's own goes with the last sandbox that stands on it.
-            let wanted = if snapshot["name"].is_null() { standing.contains(id) } else { known.contains(id.as_str()) };
+            let wanted = if of_fork(snapshot) { standing.contains(id) } else { known.contains(id.as_str()) };
             assert!(wanted, "nobody was told of this snapshot, or it stands under nothing: {snapshot:#}");
         }
         for id in known {
@@ -228,7 +231,7 @@ impl Auditor<'_> {
         let usage = self.caller.read("/v1/usage");
         let (there, living) = (listed.living.len() as u64, listed.with_machine());
         let bytes: u64 = listed.kept.values().map(|shown| shown["bytes"].as_u64().unwrap()).sum();
-        let named = listed.kept.values().filter(|shown| !shown["name"].is_null()).count() as u64;
+        let named = listed.kept.values().filter(|shown| !of_fork(shown)).count() as u64;
         let expected = [
             ("sandboxes", living),
             ("memory_mib", living * MEMORY_MIB_EACH),
@@ -306,6 +309,25 @@ impl Auditor<'_> {
             again.body == told.body
         };
         assert!(same && again.status == told.status && again.replayed, "first {settled:?}, then {again:?}");
+    }
+}
+
+/// Whether a fork made it for itself.
+fn of_fork(snapshot: &Value) -> bool {
+    snapshot["name"].is_null() && snapshot["labels"]["remuda.ended-by"].is_null()
+}
+
+/// Sandboxes whose time is over have ended once, and what they held is where it was to be.
+fn ended_when_due(listed: &Listed, client: &mut Client) {
+    for mortal in std::mem::take(&mut client.mortals) {
+        let record = listed.ever.values().find(|shown| *mortal.id == shown["id"]);
+        assert_eq!(record.expect("it was made")["state"], "gone", "{record:#?}");
+        let of_it = listed.snapshots_ever.values().filter(|s| *mortal.id == s["source"]);
+        let kept: Vec<&Value> = of_it.filter(|s| s["state"] != "failed").collect();
+        assert_eq!(kept.len(), usize::from(mortal.keeps), "{mortal:?}: {kept:#?}");
+        for snapshot in kept {
+            client.keep(&mortal, snapshot["id"].as_str().unwrap(), snapshot["mode"] == "memory");
+        }
     }
 }
 

@@ -75,6 +75,15 @@ pub struct Snapshot {
     books: Books,
 }
 
+/// A sandbox with a deadline that comes soon.
+#[derive(Debug, Clone)]
+pub struct Mortal {
+    pub id: String,
+    /// Whether what it held is to be kept.
+    pub keeps: bool,
+    books: Books,
+}
+
 /// One client, with all that is its own.
 pub struct Client {
     name: String,
@@ -83,6 +92,8 @@ pub struct Client {
     keys: u32,
     pub sandboxes: Vec<Sandbox>,
     pub snapshots: Vec<Snapshot>,
+    /// Sandboxes that end by themselves soon.
+    pub mortals: Vec<Mortal>,
     /// Sandboxes that were stopped, also those that have ended since.
     pub stopped_ever: BTreeSet<String>,
     /// How often a kind of call came to what.
@@ -91,8 +102,8 @@ pub struct Client {
 
 impl Client {
     pub fn new(name: &str, caller: Arc<Caller>, chance: Chance) -> Client {
-        let (sandboxes, snapshots, stopped_ever, outcomes) = Default::default();
-        Client { name: name.into(), caller, chance, keys: 0, sandboxes, snapshots, stopped_ever, outcomes }
+        let (sandboxes, snapshots, mortals, stopped_ever, outcomes) = Default::default();
+        Client { name: name.into(), caller, chance, keys: 0, sandboxes, snapshots, mortals, stopped_ever, outcomes }
     }
 
     /// Goes on until it is told to stop. Whoever holds the gate for writing finds it between two calls.
@@ -108,6 +119,9 @@ impl Client {
     pub fn step(&mut self) {
         if self.sandboxes.is_empty() || (self.sandboxes.len() < SANDBOXES_MAX && self.chance.one_in(8)) {
             return self.create();
+        }
+        if self.chance.one_in(20) {
+            return self.create_mortal();
         }
         let n = self.chance.below(self.sandboxes.len());
         let paused = match self.sandboxes[n].stands {
@@ -158,6 +172,32 @@ impl Client {
         if self.chance.one_in(2) {
             self.start_ticker(n);
         }
+    }
+
+    fn create_mortal(&mut self) {
+        let (keeps, timeout_ms) = (self.chance.one_in(2), 1_000 + self.chance.below(1_000));
+        let on_deadline = if keeps { "snapshot" } else { "delete" };
+        let body = json!({ "memory_mib": 512, "timeout_ms": timeout_ms, "on_deadline": on_deadline });
+        let (key, told) = self.call("mortal", "POST", "/v1/sandboxes", &body.to_string());
+        assert_eq!(told.status, 201, "a creation is finished, whatever happens: {key}: {told:?}");
+        let id = told.body["id"].as_str().unwrap().to_owned();
+        let next = format!("{}-{}", self.name, self.keys + 1);
+        let body = json!({ "command": format!("echo {next} >> /workspace/ran"), "wait_ms": 60_000 }).to_string();
+        let (key, told) = self.call("last", "POST", &format!("/v1/sandboxes/{id}/executions"), &body);
+        let mut books = Books::default();
+        match (told.status, told.code()) {
+            (201, _) if told.body["exit_code"] == 0 => drop(books.ran.insert(key)),
+            // Its end came in between.
+            (201, _) | (_, "indeterminate") => drop(books.open.insert(key)),
+            (_, "interrupted" | "wrong_state" | "generation_gone") => drop(books.not_run.insert(key)),
+            _ => panic!("{key}: {told:?}"),
+        }
+        self.mortals.push(Mortal { id, keeps, books });
+    }
+
+    /// What a sandbox held whose time is over is in this snapshot.
+    pub fn keep(&mut self, mortal: &Mortal, snapshot: &str, memory: bool) {
+        self.snapshots.push(Snapshot { id: snapshot.to_owned(), memory, books: mortal.books.clone() });
     }
 
     fn add(&mut self, shown: &serde_json::Value, books: Books) {
