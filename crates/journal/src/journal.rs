@@ -49,13 +49,17 @@ struct Inner {
 /// Each thread holds its other end; nothing is ever sent.
 type Ended = tokio::sync::mpsc::Receiver<std::convert::Infallible>;
 
-/// Threads end when the last sender is gone.
+/// Threads end when the last sender is gone. Those that read go first: whoever closes the database last takes its log
+/// and its index away, and only the one that writes can.
 struct Threads {
     write: Option<Sender<Box<dyn Ask>>>,
     read: Option<Sender<Look>>,
-    handles: Vec<JoinHandle<()>>,
-    /// Ends when every thread has written what there was and let go of the database.
-    ended: Option<Ended>,
+    readers: Vec<JoinHandle<()>>,
+    writer: Option<JoinHandle<()>>,
+    /// Ends when every thread that reads has let go of the database.
+    readers_ended: Option<Ended>,
+    /// Ends when the one that writes has written what there was and let go of it.
+    writer_ended: Option<Ended>,
 }
 
 impl Journal {
@@ -78,26 +82,35 @@ impl Journal {
         let stopped = Arc::<OnceLock<String>>::default();
         let (write, to_write) = mpsc::channel::<Box<dyn Ask>>();
         let (read, to_read) = mpsc::channel::<Look>();
-        let (end, ended) = tokio::sync::mpsc::channel(1);
-        let mut handles = Vec::with_capacity(1 + READERS);
+        let (end, readers_ended) = tokio::sync::mpsc::channel(1);
+        let mut readers = Vec::with_capacity(READERS);
         let to_read = Arc::new(Mutex::new(to_read));
         for _ in 0..READERS {
             let (conn, place, to_read, end) = (store::open_reader(&path)?, path.clone(), to_read.clone(), end.clone());
-            handles.push(spawn(&path, "journal-read", move || {
+            readers.push(spawn(&path, "journal-read", move || {
                 readers::serve(&conn, &place, &to_read);
                 drop(conn);
                 drop(end);
             })?);
         }
+        drop(end);
+        let (end, writer_ended) = tokio::sync::mpsc::channel(1);
         let writer = Writer::new(opened.writer, path.clone(), reserve, announcer.clone(), stopped.clone());
         let lock = opened.lock;
-        handles.push(spawn(&path, "journal-write", move || {
+        let writer = spawn(&path, "journal-write", move || {
             writer.serve(&to_write);
             // Not before the last write.
             drop(lock);
             drop(end);
-        })?);
-        let threads = Threads { write: Some(write), read: Some(read), handles, ended: Some(ended) };
+        })?;
+        let threads = Threads {
+            write: Some(write),
+            read: Some(read),
+            readers,
+            writer: Some(writer),
+            readers_ended: Some(readers_ended),
+            writer_ended: Some(writer_ended),
+        };
         let inner = Inner {
             path,
             settings,
@@ -116,14 +129,22 @@ impl Journal {
     /// # Errors
     /// When writing had failed and it is not known what was written.
     pub async fn close(self) -> Result<(), JournalError> {
-        let ended = {
-            let mut threads = self.inner.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let threads = || self.inner.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let readers_ended = {
+            let mut threads = threads();
             threads.read = None;
-            threads.write = None;
-            threads.ended.take()
+            threads.readers_ended.take()
         };
-        if let Some(mut ended) = ended {
+        if let Some(mut ended) = readers_ended {
             // Nothing comes; it answers when the last other end is gone.
+            let _ = ended.recv().await;
+        }
+        let writer_ended = {
+            let mut threads = threads();
+            threads.write = None;
+            threads.writer_ended.take()
+        };
+        if let Some(mut ended) = writer_ended {
             let _ = ended.recv().await;
         }
         match self.inner.stopped.get() {
@@ -207,9 +228,12 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
         threads.read = None;
-        threads.write = None;
-        for handle in threads.handles.drain(..) {
+        for handle in threads.readers.drain(..) {
             // A thread that panicked has ended.
+            let _ = handle.join();
+        }
+        threads.write = None;
+        if let Some(handle) = threads.writer.take() {
             let _ = handle.join();
         }
     }

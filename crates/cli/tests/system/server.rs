@@ -77,7 +77,7 @@ fn a_parent_that_ignores_the_ends_of_its_children_is_no_trouble() {
     let data_dir = directory.path().join("data");
     let serve = remuda();
     let mut process = std::process::Command::new("sh")
-        .args(["-c", "trap '' CHLD; exec \"$0\" serve --listen 127.0.0.1:0 --data-dir \"$1\""])
+        .args(["-c", "trap '' CHLD; exec \"$0\" serve --ephemeral --listen 127.0.0.1:0 --data-dir \"$1\""])
         .arg(serve.get_program())
         .arg(&data_dir)
         .env_remove("REMUDA_URL")

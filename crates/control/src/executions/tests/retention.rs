@@ -58,8 +58,8 @@ fn at_the_limit_the_oldest_ended_one_loses_its_output_and_its_record_stays() {
 
 #[test]
 fn only_if_all_on_record_run_is_one_more_refused() {
+    let place = place();
     run(async {
-        let place = place();
         let executions = limited(place.path(), Retention { retained_max: 2, ..Retention::default() });
         let cells = [admitted(&executions, 0), admitted(&executions, 1)];
         let error = executions.admit(executions.prepare(head(2))).unwrap_err();
@@ -73,8 +73,8 @@ fn only_if_all_on_record_run_is_one_more_refused() {
 
 #[test]
 fn too_many_at_once_are_refused_and_ends_make_room() {
+    let place = place();
     run(async {
-        let place = place();
         let executions = limited(place.path(), Retention { concurrent_max: 2, ..Retention::default() });
         let cells = [admitted(&executions, 0), admitted(&executions, 1)];
         let error = executions.admit(executions.prepare(head(2))).unwrap_err();
