@@ -19,6 +19,9 @@ const SNAPSHOTS_MAX: usize = 2;
 const TICKER: &str = "import os,time\nprint(os.urandom(8).hex(),flush=True)\nn=0\nwhile True:\n print(n,flush=True)\n \
                       n+=1\n time.sleep(0.1)";
 
+/// What a launch recipe starts.
+const SERVER: [&str; 4] = ["python3", "-m", "http.server", "8080"];
+
 /// What must be found in a sandbox.
 #[derive(Debug, Clone, Default)]
 pub struct Books {
@@ -40,6 +43,10 @@ pub struct Books {
     pub ticker: Option<String>,
     /// Whether it has a ticker of its own or a copied one.
     pub ticks: bool,
+    /// Whether a start of it launches a server.
+    pub recipe: bool,
+    /// Whether that server, or a copy of it, runs.
+    pub serves: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -307,7 +314,7 @@ impl Client {
         let sandbox = &mut self.sandboxes[n];
         sandbox.stands = Stands::Stopped;
         // Whatever had not ended by then has written, or has not.
-        sandbox.books = sandbox.books.copied(false);
+        sandbox.books = Books { recipe: sandbox.books.recipe, ..sandbox.books.copied(false) };
         self.stopped_ever.insert(sandbox.id.clone());
     }
 
@@ -316,7 +323,7 @@ impl Client {
         let (key, told) = self.call("start", "POST", &path, "{}");
         assert_eq!(told.status, 201, "a start is finished, whatever happens: {key}: {told:?}");
         let before = self.sandboxes.swap_remove(n);
-        self.add(&told.body, before.books);
+        self.add(&told.body, Books { serves: before.books.recipe, ..before.books });
     }
 
     fn capture(&mut self, n: usize) {
@@ -357,9 +364,13 @@ impl Client {
     fn restore(&mut self) {
         let n = self.chance.below(self.snapshots.len());
         let Snapshot { id, memory, books } = self.snapshots[n].clone();
-        let (key, told) = self.call("restore", "POST", &format!("/v1/snapshots/{id}/restore"), "{}");
+        let recipe = !memory && self.chance.one_in(2);
+        let body = if recipe { json!({ "launch": { "argv": SERVER, "port": 8080 } }) } else { json!({}) };
+        let (key, told) = self.call("restore", "POST", &format!("/v1/snapshots/{id}/restore"), &body.to_string());
         assert_eq!(told.status, 201, "a restore of what is kept is finished: {key}: {told:?}");
-        self.add(&told.body, books.copied(memory));
+        let copy = books.copied(memory);
+        let serves = copy.serves || recipe;
+        self.add(&told.body, Books { recipe, serves, ..copy });
     }
 
     fn remove(&mut self, n: usize) {
@@ -402,10 +413,10 @@ impl Books {
     /// Those of a copy. What had not ended goes on in a copy of the memory; in one of files alone it has written, or
     /// has not.
     fn copied(&self, memory: bool) -> Books {
-        let mut copy = Books { ticker: None, ..self.clone() };
+        let mut copy = Books { ticker: None, recipe: false, ..self.clone() };
         if !memory {
             copy.open.append(&mut copy.under_way);
-            copy.ticks = false;
+            (copy.ticks, copy.serves) = (false, false);
         }
         copy
     }
