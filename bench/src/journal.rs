@@ -19,22 +19,22 @@ use crate::harness::{Contender, Contest, Figure, Goal, Side, Turn};
 use crate::world::World;
 
 /// Clients that call at once.
-const CLIENTS: usize = 64;
+pub(crate) const CLIENTS: usize = 64;
 /// Records in the small journal and in the large one.
-const RECORDS: [usize; 2] = [100, 100_000];
+pub(crate) const RECORDS: [usize; 2] = [100, 100_000];
 /// Clients that fill a journal.
 const FILLERS: usize = 256;
 /// Keyed creates of one turn: in a second, at most.
-const CREATES: usize = 1_000;
+pub(crate) const CREATES: usize = 1_000;
 /// Replays, and reads, of one turn: in a second, at most.
-const REPLAYS: usize = 5_000;
+pub(crate) const REPLAYS: usize = 5_000;
 /// A second, in which a turn must be done.
-const SECOND_MS: f64 = 1_000.0;
+pub(crate) const SECOND_MS: f64 = 1_000.0;
 /// When it all happens, in Unix milliseconds.
 const NOW_MS: i64 = 1_790_000_000_000;
 
 /// A journal with what is in it.
-struct Filled {
+pub(crate) struct Filled {
     journal: Journal,
     account: Account,
     /// Sandboxes that are recorded, each made by the key of its number.
@@ -44,7 +44,7 @@ struct Filled {
 }
 
 impl Filled {
-    fn new(world: &World, directory: &Path, records: usize) -> anyhow::Result<Arc<Filled>> {
+    pub(crate) fn new(world: &World, directory: &Path, records: usize) -> anyhow::Result<Arc<Filled>> {
         let journal = Journal::open(directory, Settings::default()).context("cannot open a journal")?;
         let filled = Filled { journal, account: "main".parse()?, ids: Vec::new(), next: AtomicU64::new(0) };
         let filled = Arc::new(filled);
@@ -142,16 +142,19 @@ fn entropy(number: u64) -> [u8; UID_LEN] {
     })
 }
 
+/// Why a call failed.
+pub(crate) type Failed = Box<dyn std::error::Error + Send + Sync>;
+
 /// What many calls took.
-struct Measured<T> {
-    whole: Duration,
-    each: Vec<Duration>,
-    results: Vec<T>,
+pub(crate) struct Measured<T> {
+    pub(crate) whole: Duration,
+    pub(crate) each: Vec<Duration>,
+    pub(crate) results: Vec<T>,
 }
 
 impl<T> Measured<T> {
     /// The time that this share of the calls did not exceed.
-    fn percentile(&self, share: f64) -> Duration {
+    pub(crate) fn percentile(&self, share: f64) -> Duration {
         let mut sorted = self.each.clone();
         sorted.sort_unstable();
         let place = (sorted.len() as f64 * share).ceil() as usize;
@@ -160,7 +163,7 @@ impl<T> Measured<T> {
 }
 
 /// Makes calls from so many clients at once, each client one after the other.
-fn all_at_once<T, F>(
+pub(crate) fn all_at_once<T, F, E>(
     world: &World,
     clients: usize,
     calls: usize,
@@ -168,7 +171,8 @@ fn all_at_once<T, F>(
 ) -> anyhow::Result<Measured<T>>
 where
     T: Send + 'static,
-    F: Future<Output = Result<T, JournalError>> + Send + 'static,
+    F: Future<Output = Result<T, E>> + Send + 'static,
+    E: Into<Failed> + Send + 'static,
 {
     let call = Arc::new(call);
     let next = Arc::new(AtomicU64::new(0));
@@ -181,10 +185,10 @@ where
                 loop {
                     let n = next.fetch_add(1, Ordering::Relaxed) as usize;
                     if n >= calls {
-                        return Ok::<_, JournalError>(done);
+                        return Ok::<_, Failed>(done);
                     }
                     let began = Instant::now();
-                    let result = call(n).await?;
+                    let result = call(n).await.map_err(Into::into)?;
                     done.push((n, began.elapsed(), result));
                 }
             })
@@ -192,7 +196,7 @@ where
         .collect();
     let mut done = Vec::with_capacity(calls);
     for client in clients {
-        done.extend(world.runtime.block_on(client)??);
+        done.extend(world.runtime.block_on(client)?.map_err(anyhow::Error::from_boxed)?);
     }
     let whole = start.elapsed();
     done.sort_unstable_by_key(|(n, ..)| *n);
@@ -265,11 +269,12 @@ fn contender<'a>(
 /// readers; what remains was not traced further. The 99th percentile of 64 clients on few processors is mostly the
 /// scheduler's and the neighbours': it differs several times from run to run, on the small side too.
 pub(crate) fn figures(world: &World, rounds: usize) -> anyhow::Result<Vec<Figure>> {
+    let control = crate::control::figures(world, rounds)?;
     let fill = |records: usize, name: &str| Filled::new(world, &world.scratch.join(name), records);
     let [few, many] = RECORDS;
     let small = fill(few, "small").map_err(|e| format!("{e:#}"));
     let large = fill(many, "large").map_err(|e| format!("{e:#}"));
-    let mut figures = Vec::new();
+    let mut figures = control;
     for work in Work::ALL {
         let name = format!("{} × {}", work.calls(), work.name());
         let goal = Goal::MillisecondsAtMost(SECOND_MS);

@@ -2,6 +2,7 @@
 //! on both sides, turn by turn in one run. It must never judge by a figure that was taken in another run.
 
 mod bare;
+mod control;
 mod fork;
 mod harness;
 mod journal;
@@ -35,7 +36,7 @@ const BENCHMARKS: &[Benchmark] = &[
     },
     Benchmark {
         name: "journal",
-        about: "keyed creates, replays and reads of the journal by itself, and how they grow with its records",
+        about: "keyed creates, replays and reads of the control plane and of the journal by itself, and how they grow",
         run: journal::figures,
     },
 ];

@@ -29,6 +29,8 @@ pub(crate) struct Package {
     pub manifest: PathBuf,
     /// Names of the packages it depends on, of every kind (normal, build, dev).
     pub dependencies: Vec<String>,
+    /// Those of them that are not for its tests alone.
+    pub shipped: Vec<String>,
 }
 
 impl Metadata {
@@ -46,7 +48,9 @@ impl Metadata {
         let list = |v: &Value, name: &str| v[name].as_array().cloned().with_context(|| format!("no {name}"));
         let package = |p: &Value| -> anyhow::Result<Package> {
             let dependencies = list(p, "dependencies")?;
+            let shipped = dependencies.iter().filter(|d| d["kind"] != "dev");
             Ok(Package {
+                shipped: shipped.map(|d| string(d, "name")).collect::<Result<_, _>>()?,
                 name: string(p, "name")?,
                 manifest: string(p, "manifest_path")?.into(),
                 dependencies: dependencies.iter().map(|d| string(d, "name")).collect::<Result<_, _>>()?,

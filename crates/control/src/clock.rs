@@ -9,8 +9,15 @@ use tokio::sync::watch;
 
 /// Unix time in milliseconds. May step back; generations are made to grow all the same.
 pub(crate) fn now_unix_ms() -> i64 {
+    #[cfg(test)]
+    return jiff::Timestamp::now().as_millisecond() - STEPPED_BACK_MS.load(std::sync::atomic::Ordering::SeqCst);
+    #[cfg(not(test))]
     jiff::Timestamp::now().as_millisecond()
 }
+
+/// By how much the clock has stepped back in trials, in milliseconds.
+#[cfg(test)]
+pub(crate) static STEPPED_BACK_MS: std::sync::atomic::AtomicI64 = std::sync::atomic::AtomicI64::new(0);
 
 /// A length of time as the API tells it: in milliseconds, to the microsecond.
 pub(crate) fn milliseconds(time: Duration) -> f64 {

@@ -20,13 +20,16 @@ mod records;
 mod recovery;
 mod registry;
 mod stream;
+#[cfg(test)]
+mod trials;
 mod turns;
 pub mod usage;
 mod webhooks;
 
 pub use caller::{ACCOUNT_DEFAULT, Caller};
 pub use operation::{Answered, Call};
-pub use platform::{Config, Platform};
+pub use platform::{Config, Ground, Platform};
 pub use remuda_engine::{Fingerprint, Parts};
+pub use remuda_journal::{Gate, Passage};
 pub use stream::{ByteStream, GuestStream, OutputQuery, OutputSlice, WriteOptions};
 pub use webhooks::{Courier, Parcel, Refused};

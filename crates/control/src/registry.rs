@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use remuda_engine::MemoryImage;
 use remuda_journal::{Change, SandboxChange};
-use remuda_types::limits::SANDBOXES_MAX;
 use remuda_types::wire::{DueTo, Labels, Sandbox, Snapshot};
 use remuda_types::{Account, Error, ErrorCode, SandboxId, SandboxState, SnapshotId, SnapshotMode, SnapshotState, Uid};
 use tokio::sync::{Notify, watch};
@@ -261,9 +260,11 @@ impl SnapshotCell {
 }
 
 /// All of it, behind one lock that is never held across a wait.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Registry {
     inner: Mutex<Tables>,
+    /// Most sandboxes of all accounts together.
+    sandboxes_max: usize,
     /// Sandboxes that are being admitted: they count before they are in the table.
     arriving: Arc<AtomicUsize>,
 }
@@ -287,6 +288,10 @@ impl Drop for Room {
 }
 
 impl Registry {
+    pub(crate) fn of_at_most(sandboxes_max: usize) -> Registry {
+        Registry { inner: Mutex::default(), sandboxes_max, arriving: Arc::default() }
+    }
+
     pub(crate) fn tables(&self) -> MutexGuard<'_, Tables> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -302,12 +307,12 @@ impl Registry {
         let living = tables.sandboxes.values().filter(|c| !c.is_over()).count();
         let taken = living + self.arriving.fetch_add(1, Ordering::SeqCst);
         let room = Room(self.arriving.clone());
-        if taken >= SANDBOXES_MAX {
+        if taken >= self.sandboxes_max {
             // How many of them are whose is told to nobody: they are of all accounts.
-            let message = format!("this server holds as many sandboxes as it can: {SANDBOXES_MAX}");
+            let message = format!("this server holds as many sandboxes as it can: {}", self.sandboxes_max);
             return Err(Error::new(ErrorCode::LimitReached, message)
                 .detail("limit", "sandboxes_max")
-                .detail("maximum", SANDBOXES_MAX as u64)
+                .detail("maximum", self.sandboxes_max as u64)
                 .remedy("remove one with: remuda rm ID"));
         }
         Ok(room)

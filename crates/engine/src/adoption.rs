@@ -4,18 +4,20 @@
 //! host before anything is believed, and goes through pidfds from then on. Must never signal what it did not recognise.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use remuda_types::Uid;
 
 use crate::cgroup::Cgroup;
 use crate::control_socket::ControlSocket;
-use crate::engine::{Engine, end_processes};
+use crate::engine::Machine;
 use crate::error::{EngineError, Result, Tried};
+use crate::gvisor::{Gvisor, end_processes};
 use crate::halt::Halt;
 use crate::host_facts::{HostFacts, boot_id};
-use crate::machine::{Death, Machine};
+use crate::machine::{Death, GvisorMachine};
 use crate::process::HostProcess;
-use crate::site::{ChannelEnds, open_channel};
+use crate::site::ChannelEnds;
 
 /// What became of a machine that an earlier server had raised.
 #[derive(Debug)]
@@ -39,14 +41,14 @@ pub struct Survivor {
     pub paused: bool,
 }
 
-impl Engine {
+impl Gvisor {
     /// Takes over the machine `uid` of an earlier server, by what that recorded of it. Waits until no call of that
     /// server to the sandbox is under way any more; a checkpoint that it had begun is carried out to its end. Must be
     /// called within a tokio runtime.
     ///
     /// # Errors
     /// When it cannot be told what became of it. Nothing was signalled then, and the call may be repeated.
-    pub async fn adopt(&self, uid: &Uid, facts: &HostFacts) -> Result<Adopted> {
+    pub(crate) async fn adopt(&self, uid: &Uid, facts: &HostFacts) -> Result<Adopted> {
         if facts.boot_id != boot_id()? {
             return Ok(Adopted::Gone);
         }
@@ -74,12 +76,12 @@ impl Engine {
             found => found?,
         };
         let paused = halt.is_halted();
-        let channel = open_channel(uid, &dirs, oom.clone())?;
+        let channel = ChannelEnds::open(uid, &dirs, oom.clone())?;
         let pin = dirs.net_outer();
         let outer: OwnedFd = std::fs::File::open(&pin).tried(|| format!("open {}", pin.display()))?.into();
         let dialer = self.shared.dialer.clone();
-        let machine = Machine::new(uid.clone(), dirs, control, halt, sentry, gofer, cgroup, oom, outer, dialer);
-        Ok(Adopted::Alive(Box::new(Survivor { machine, channel, paused })))
+        let machine = GvisorMachine::new(uid.clone(), dirs, control, halt, sentry, gofer, cgroup, oom, outer, dialer);
+        Ok(Adopted::Alive(Box::new(Survivor { machine: Machine::new(Arc::new(machine)), channel, paused })))
     }
 }
 

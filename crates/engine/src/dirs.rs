@@ -8,6 +8,7 @@ use remuda_types::{SnapshotId, Uid};
 
 use crate::error::{EngineError, Result, Tried};
 use crate::install::state_tmpfs;
+use crate::machine::CapturePlaces;
 
 /// The places of one server.
 #[derive(Debug, Clone)]
@@ -97,6 +98,28 @@ impl Dirs {
         let state = tmpfs()?.join(name);
         make(&state)?;
         Ok(Dirs { data, state })
+    }
+
+    /// The same with all of it under `data_dir`, for machines whose state may outlive a boot.
+    pub fn on_disk_alone(data_dir: &Path) -> Result<Dirs> {
+        for sub in ["sandboxes", "layers", "memory", "state"] {
+            make(&data_dir.join(sub))?;
+        }
+        Ok(Dirs { data: data_dir.to_owned(), state: data_dir.join("state") })
+    }
+
+    /// Where a capture of that snapshot goes.
+    pub fn capture(&self, snapshot: &SnapshotId, with_memory: bool) -> CapturePlaces {
+        let tmp = |path: &Path| path.with_extension("tmp");
+        let (layer, memory) = (self.layer(snapshot), self.memory(snapshot));
+        CapturePlaces {
+            layer_tmp: tmp(&layer),
+            layer,
+            memory: with_memory.then(|| {
+                let memory_tmp = tmp(&memory);
+                (memory, memory_tmp)
+            }),
+        }
     }
 
     /// The data directory.

@@ -1,205 +1,133 @@
-//! The engine of one server: prepares places for machines and takes machines apart.
+//! The engine of one server, as everything above it sees it: places for machines, machines, and what is left of them.
+//! What runs them is behind [`Host`].
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use remuda_types::{SnapshotId, Uid};
 
-use crate::cgroup::{Cgroup, CgroupRoot};
-use crate::dialer::Dialer;
+use crate::adoption::Adopted;
 use crate::dirs::Dirs;
-use crate::error::{EngineError, Result, Tried};
-use crate::freeze::{self, Frozen};
-use crate::machine::{CapturePlaces, MachineSpec, discard, remove_tree};
-use crate::network::NetworkBuilder;
+use crate::error::{Result, Tried};
+use crate::freeze::Frozen;
+use crate::gvisor::{Gvisor, TornDown};
+use crate::host::{Body, Host, Place};
+use crate::host_facts::HostFacts;
+use crate::leftovers::{Leftovers, remove_stranger};
+use crate::machine::{CapturePlaces, Captured, Death, MachineSpec};
 use crate::parts::Parts;
-use crate::process::HostProcess;
-use crate::rootfs;
-use crate::site::Site;
-
-/// Rounds of killing what is found in a cgroup before giving up; each waits for the ends of what it killed.
-const KILL_ROUNDS_MAX: u32 = 20;
+use crate::settle::Settled;
+use crate::site::{ChannelEnds, Life};
 
 /// The engine. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Engine {
-    pub(crate) shared: Arc<Shared>,
+    parts: Arc<Parts>,
+    dirs: Arc<Dirs>,
+    host: Arc<dyn Host>,
 }
 
+/// A site: a machine's place, with everything but processes. Whoever drops one without raising it, or fails to, has
+/// [`Engine::tear_down`] remove it.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    parts: Parts,
-    pub(crate) dirs: Dirs,
-    pub(crate) cgroups: CgroupRoot,
-    networks: NetworkBuilder,
-    pub(crate) dialer: Dialer,
-}
+pub struct Site(Box<dyn Place>);
 
-/// What was left of a machine, and what became of it. Each fact was looked up after the deed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TornDown {
-    /// Bytes of its private files.
-    pub bytes_reclaimed: u64,
-    /// No process is left in its cgroup.
-    pub processes_gone: bool,
-    /// Its directories, mounts, pins and cgroup are gone.
-    pub files_gone: bool,
-}
+/// A machine whose processes exist.
+#[derive(Debug)]
+pub struct Machine(Arc<dyn Body>);
 
 impl Engine {
     /// Opens the engine on a data directory. Must be called within a tokio runtime that has I/O enabled.
     pub fn open(data_dir: &Path, parts: Parts) -> Result<Engine> {
-        if !rustix::process::geteuid().is_root() {
-            return Err(EngineError::NotReady {
-                what: "gVisor can restore machines only as root; run this as root (for example with sudo)".into(),
-            });
-        }
-        let dirs = Dirs::open(data_dir)?;
-        let cgroups = CgroupRoot::find(&dirs.instance())?;
-        let (networks, dialer) = (NetworkBuilder::start()?, Dialer::start()?);
-        Ok(Engine { shared: Arc::new(Shared { parts, dirs, cgroups, networks, dialer }) })
+        let gvisor = Gvisor::open(data_dir, parts.clone())?;
+        let dirs = gvisor.shared.dirs.clone();
+        Ok(Engine::on(Arc::new(gvisor), dirs, parts))
+    }
+
+    /// An engine on another host than gVisor.
+    pub fn on(host: Arc<dyn Host>, dirs: Dirs, parts: Parts) -> Engine {
+        Engine { parts: Arc::new(parts), dirs: Arc::new(dirs), host }
     }
 
     /// The kernel's id of this boot: what was written and not flushed in another one may be lost.
     pub fn boot_id(&self) -> Result<String> {
-        crate::host_facts::boot_id()
+        self.host.boot_id()
     }
 
     /// The parts that machines are made with.
     pub fn parts(&self) -> &Parts {
-        &self.shared.parts
+        &self.parts
     }
 
     /// Where things lie.
     pub fn dirs(&self) -> &Dirs {
-        &self.shared.dirs
+        &self.dirs
     }
 
     /// Where a capture of that snapshot goes.
     pub fn capture_places(&self, snapshot: &SnapshotId, with_memory: bool) -> CapturePlaces {
-        let tmp = |path: &Path| path.with_extension("tmp");
-        let dirs = &self.shared.dirs;
-        let (layer, memory) = (dirs.layer(snapshot), dirs.memory(snapshot));
-        CapturePlaces {
-            layer_tmp: tmp(&layer),
-            layer,
-            memory: with_memory.then(|| {
-                let memory_tmp = tmp(&memory);
-                (memory, memory_tmp)
-            }),
-        }
+        self.dirs.capture(snapshot, with_memory)
     }
 
-    /// Captures the files of a machine that has ended; whatever still runs of it is ended. What its kernel had not written back is not among
-    /// them. Whoever calls sees to it that nobody removes the machine meanwhile.
+    /// Captures the files of a machine that has ended; whatever still runs of it is ended. What its kernel had not
+    /// written back is not among them. Whoever calls sees to it that nobody removes the machine meanwhile.
     pub async fn capture_ended(&self, uid: &Uid, places: CapturePlaces) -> Result<Frozen> {
-        // Of a machine that has just ended there may be helpers of its kernel on their way out.
-        if !end_processes(&self.shared.cgroups.leftover(uid.as_str())).await? {
-            return Err(EngineError::NotReady { what: format!("processes of {uid} still run") });
-        }
-        let upper = self.shared.dirs.sandbox(uid).upper;
-        let copying = tokio::task::spawn_blocking(move || {
-            let frozen = freeze::freeze(&upper, &places.layer_tmp).and_then(|frozen| {
-                let publishing = std::fs::rename(&places.layer_tmp, &places.layer);
-                publishing.tried(|| format!("publish {}", places.layer.display()))?;
-                Ok(frozen)
-            });
-            if frozen.is_err()
-                && let Err(e) = discard(&places)
-            {
-                tracing::warn!("a failed capture left something: {e}");
-            }
-            frozen
-        });
-        copying.await.map_err(std::io::Error::other).tried(|| "copy a machine's files".into())?
+        self.host.capture_ended(uid, places).await
     }
 
     /// Prepares the place for a machine: directories, cgroup, namespaces, root, FIFOs. If that fails, and also if what
     /// follows does, [`Engine::tear_down`] removes what there is.
     pub async fn prepare(&self, spec: &MachineSpec) -> Result<Site> {
-        let dirs = self.shared.dirs.sandbox(&spec.uid);
-        for dir in dirs.all() {
-            crate::dirs::make(&dir)?;
+        self.host.prepare(spec).await.map(Site)
+    }
+
+    /// Takes over the machine `uid` of an earlier server, by what that recorded of it. Waits until no call of that
+    /// server to the sandbox is under way any more; a checkpoint that it had begun is carried out to its end. Must be
+    /// called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When it cannot be told what became of it. Nothing was signalled then, and the call may be repeated.
+    pub async fn adopt(&self, uid: &Uid, facts: &HostFacts) -> Result<Adopted> {
+        self.host.adopt(uid, facts).await
+    }
+
+    /// Finds out what became of a capture of the machine `source` that an earlier server had begun, and removes what is
+    /// half-made. Waits, within a limit, until nobody writes into it any more. May be repeated. It leaves a source that
+    /// still lives as it is; [`Engine::adopt`] says whether that stands still.
+    ///
+    /// # Errors
+    /// `Busy` when the sentry still writes at the limit; then nothing was touched.
+    pub async fn settle_capture(&self, snapshot: &SnapshotId, source: &Uid) -> Result<Settled> {
+        self.host.settle_capture(snapshot, source).await
+    }
+
+    /// Removes every place of a snapshot, whole or half-made, and tells how many bytes that freed. Nobody may be
+    /// writing there ([`Engine::settle_capture`]).
+    pub async fn remove_capture(&self, snapshot: &SnapshotId) -> Result<u64> {
+        let places = self.capture_places(snapshot, true);
+        let mut bytes = 0;
+        let memory = places.memory.into_iter().flat_map(|(a, b)| [a, b]);
+        for path in [places.layer, places.layer_tmp].into_iter().chain(memory) {
+            bytes += self.remove_directory(path).await?;
         }
-        // The upper's own mode is that of the guest's root directory.
-        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(&dirs.upper, open).tried(|| format!("open {} to its guest", dirs.upper.display()))?;
-        for fifo in [dirs.fifo_in(), dirs.fifo_out()] {
-            let mode = rustix::fs::Mode::from_raw_mode(0o600);
-            rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).tried(|| format!("make {}", fifo.display()))?;
-        }
-        let cgroup = self.shared.cgroups.make(spec.uid.as_str(), spec.limits)?;
-        let oom = cgroup.oom_alarm()?;
-        let (engine, places, layers) = (self.clone(), dirs.clone(), spec.layers.clone());
-        let mounting = tokio::task::spawn_blocking(move || {
-            rootfs::mount(&engine.shared.dirs, &places, &layers, &engine.shared.parts)
-        });
-        let namespaces = self.shared.networks.make(dirs.net_inner(), dirs.net_outer());
-        let (mounted, namespaces) = tokio::join!(mounting, namespaces);
-        mounted.map_err(std::io::Error::other).tried(|| "mount a root file system".into())??;
-        Ok(Site {
-            uid: spec.uid.clone(),
-            dirs,
-            runsc: self.shared.parts.runsc.clone(),
-            cgroup,
-            memory_bytes: spec.limits.memory_bytes,
-            oom,
-            namespaces: namespaces?,
-            networks: self.shared.networks.clone(),
-            dialer: self.shared.dialer.clone(),
-        })
+        Ok(bytes)
     }
 
     /// Ends and removes whatever exists of a machine: processes first, then mounts, namespaces, cgroup and files. May
     /// be repeated, and needs nothing but the uid.
     pub async fn tear_down(&self, uid: &Uid) -> Result<TornDown> {
-        let cgroup = self.shared.cgroups.leftover(uid.as_str());
-        let processes_gone = end_processes(&cgroup).await?;
-        let places = self.shared.dirs.sandbox(uid);
-        let removing = tokio::task::spawn_blocking(move || -> Result<(u64, bool)> {
-            rootfs::unmount(&places.mount)?;
-            rootfs::unmount(&places.net_inner())?;
-            rootfs::unmount(&places.net_outer())?;
-            let bytes = disk_usage(&places.upper);
-            for dir in [&places.state, &places.root] {
-                remove_tree(dir).tried(|| format!("remove {}", dir.display()))?;
-            }
-            Ok((bytes, !places.root.exists() && !places.state.exists()))
-        });
-        let (bytes_reclaimed, files_gone) =
-            removing.await.map_err(std::io::Error::other).tried(|| "remove a machine's files".into())??;
-        if processes_gone {
-            cgroup.remove()?;
-        }
-        Ok(TornDown { bytes_reclaimed, processes_gone, files_gone })
+        self.host.tear_down(uid).await
     }
 
     /// Ends whatever runs of a machine and removes everything of it but its private files. May be repeated. Returns
     /// whether no process is left.
     pub async fn lay_down(&self, uid: &Uid) -> Result<bool> {
-        let cgroup = self.shared.cgroups.leftover(uid.as_str());
-        let processes_gone = end_processes(&cgroup).await?;
-        let places = self.shared.dirs.sandbox(uid);
-        let removing = tokio::task::spawn_blocking(move || -> Result<()> {
-            rootfs::unmount(&places.mount)?;
-            rootfs::unmount(&places.net_inner())?;
-            rootfs::unmount(&places.net_outer())?;
-            for dir in places.all().iter().filter(|dir| **dir != places.upper && **dir != places.root) {
-                remove_tree(dir).tried(|| format!("remove {}", dir.display()))?;
-            }
-            Ok(())
-        });
-        removing.await.map_err(std::io::Error::other).tried(|| "remove a machine's places".into())??;
-        if processes_gone {
-            cgroup.remove()?;
-        }
-        Ok(processes_gone)
+        self.host.lay_down(uid).await
     }
 
     /// Whether there are private files of a machine.
     pub fn has_files(&self, uid: &Uid) -> bool {
-        self.shared.dirs.sandbox(uid).upper.exists()
+        self.dirs.sandbox(uid).upper.exists()
     }
 
     /// Makes the private files of one machine, of which nothing may run, those of another one that has none yet. They
@@ -208,82 +136,130 @@ impl Engine {
     /// # Errors
     /// `Busy` when a process of the first machine can't be ended; then nothing was moved.
     pub async fn hand_over(&self, from: &Uid, to: &Uid) -> Result<()> {
-        if !self.lay_down(from).await? {
-            let what = format!("the end of the processes of {from}");
-            return Err(EngineError::Busy { what, waited: std::time::Duration::ZERO });
-        }
-        let (old, new) = (self.shared.dirs.sandbox(from), self.shared.dirs.sandbox(to));
-        let all = self.shared.dirs.sandboxes();
-        let moving = tokio::task::spawn_blocking(move || -> Result<()> {
-            crate::dirs::make(&new.root)?;
-            match fs::rename(&old.upper, &new.upper) {
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound && new.upper.exists() => {}
-                moved => moved.tried(|| format!("move {} to {}", old.upper.display(), new.upper.display()))?,
-            }
-            for dir in [&new.root, &old.root, &all] {
-                let flushed = match fs::File::open(dir) {
-                    Ok(dir) => dir.sync_all(),
-                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-                    Err(e) => Err(e),
-                };
-                flushed.tried(|| format!("flush {}", dir.display()))?;
-            }
-            Ok(())
-        });
-        moving.await.map_err(std::io::Error::other).tried(|| "hand over a machine's files".into())?
+        self.host.hand_over(from, to).await
     }
 
-    /// Removes what belongs to this server as a whole, once no machine is left.
-    pub fn close(&self) -> Result<()> {
-        self.shared.cgroups.remove()?;
-        let state = self.shared.dirs.state();
-        remove_tree(state).tried(|| format!("remove {}", state.display()))
+    /// Looks through the places of this data directory.
+    pub fn leftovers(&self) -> Result<Leftovers> {
+        self.host.leftovers()
+    }
+
+    /// Removes everything that an earlier server left behind on this data directory: machines, layers and images.
+    /// Returns how many machines that were.
+    pub async fn sweep(&self) -> Result<usize> {
+        let found = self.leftovers()?;
+        self.remove_leftovers(&found).await?;
+        Ok(found.machines.len())
+    }
+
+    /// Removes these. Nobody may need them any more.
+    pub async fn remove_leftovers(&self, found: &Leftovers) -> Result<()> {
+        for uid in &found.machines {
+            self.tear_down(uid).await?;
+        }
+        for snapshot in &found.snapshots {
+            self.remove_capture(snapshot).await?;
+        }
+        for path in &found.strangers {
+            remove_stranger(path).tried(|| format!("remove {}", path.display()))?;
+        }
+        Ok(())
     }
 
     /// Removes a layer or memory image and tells how many bytes that freed.
     pub async fn remove_directory(&self, path: PathBuf) -> Result<u64> {
-        let removing = tokio::task::spawn_blocking(move || {
-            let bytes = disk_usage(&path);
-            remove_tree(&path).tried(|| format!("remove {}", path.display()))?;
-            Ok(bytes)
-        });
-        removing.await.map_err(std::io::Error::other).tried(|| "remove a directory".into())?
+        self.host.remove_directory(path).await
+    }
+
+    /// Removes what belongs to this server as a whole, once no machine is left.
+    pub fn close(&self) -> Result<()> {
+        self.host.close()
     }
 }
 
-/// Kills whatever is in a cgroup, also what enters it meanwhile, and tells whether nothing is left there.
-pub(crate) async fn end_processes(cgroup: &Cgroup) -> Result<bool> {
-    for _ in 0..KILL_ROUNDS_MAX {
-        let pids = cgroup.processes();
-        if pids.is_empty() {
-            return Ok(true);
-        }
-        for pid in pids {
-            // Held first and looked up again second: a pid that was reused in between is not in the group.
-            let Ok(process) = HostProcess::open(pid) else { continue };
-            if cgroup.processes().contains(&pid) {
-                process.kill()?;
-                process.ended().await;
-            }
-        }
+impl Site {
+    /// Opens the host's ends of the channel. They are opened for reading and writing both, so that neither side ever
+    /// sees an end of file, and by descriptions of their own: the sentry makes its ones non-blocking. What is written
+    /// before the machine is raised is the first thing its agent reads.
+    pub fn open_channel(&self) -> Result<ChannelEnds> {
+        self.0.open_channel()
     }
-    Ok(false)
+
+    /// Raises the machine and gives it life.
+    pub async fn raise(self, life: Life) -> Result<Machine> {
+        self.0.raise(life).await
+    }
 }
 
-/// Bytes as stored below `path`, without following links; what cannot be read counts nothing.
-pub fn disk_usage(path: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    let mut bytes = 0;
-    let mut directories = vec![path.to_owned()];
-    while let Some(dir) = directories.pop() {
-        let Ok(entries) = fs::read_dir(&dir) else { continue };
-        for entry in entries.filter_map(|e| e.ok()) {
-            let Ok(meta) = entry.metadata() else { continue };
-            bytes += meta.blocks() * 512;
-            if meta.is_dir() {
-                directories.push(entry.path());
-            }
-        }
+impl Machine {
+    /// A machine of a host.
+    pub fn new(body: Arc<dyn Body>) -> Machine {
+        Machine(body)
     }
-    bytes
+
+    /// Pids of its sentry and gofer on the host.
+    pub fn host_pids(&self) -> [i32; 2] {
+        self.0.host_pids()
+    }
+
+    /// What a later server recognises its processes by ([`Engine::adopt`]).
+    pub fn host_facts(&self) -> Result<HostFacts> {
+        self.0.host_facts()
+    }
+
+    /// Halts every process of the guest. One that is halted stays so.
+    pub async fn pause(&self) -> Result<()> {
+        self.0.pause().await
+    }
+
+    /// Lets the guest go on. One that is not halted goes on anyway.
+    pub async fn resume(&self) -> Result<()> {
+        self.0.resume().await
+    }
+
+    /// Captures the machine and lets it go on (unless it was paused before), whatever becomes of the capture.
+    /// [`Engine::settle_capture`] tells what became of one whose server was killed.
+    ///
+    /// The agent must be quiet: at a frame boundary, saying nothing. Blocking work runs to its end also if the caller
+    /// goes away, so that the guest is never left standing.
+    pub async fn capture(&self, places: CapturePlaces, was_paused: bool) -> Result<Captured> {
+        self.0.capture(places, was_paused).await
+    }
+
+    /// Connects to a port of the guest.
+    pub async fn dial(&self, port: u16) -> Result<tokio::net::TcpStream> {
+        self.0.dial(port).await
+    }
+
+    /// TCP connections between the server and the guest; a capture of memory resets them.
+    pub async fn outside_connections(&self) -> Result<u32> {
+        self.0.outside_connections().await
+    }
+
+    /// Waits until the machine has ended, and tells why. What ends one of its processes ends it whole: without its
+    /// gofer a sentry has no files, and where the kernel kills for want of memory it may pick a single guest process.
+    /// Nothing of it runs when this returns.
+    pub async fn ended(&self) -> Death {
+        self.0.ended().await
+    }
+
+    /// Whether the sentry has ended.
+    pub fn has_ended(&self) -> bool {
+        self.0.has_ended()
+    }
+
+    /// Bytes of memory that the machine holds now, as its cgroup counts them; what a checkpoint may have to write.
+    pub fn memory_bytes(&self) -> u64 {
+        self.0.memory_bytes()
+    }
+
+    /// Kills both processes; [`Engine::tear_down`] does the rest.
+    pub fn kill(&self) -> Result<()> {
+        self.0.kill()
+    }
+
+    /// Waits until both processes have ended and are reaped.
+    pub async fn both_ended(&self) {
+        self.0.both_ended().await;
+    }
 }

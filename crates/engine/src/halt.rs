@@ -49,7 +49,7 @@ impl Halt {
         File::create(&self.mark).tried(|| format!("write {}", self.mark.display()))?;
         // Before the call: one whose answer never came may have been carried out.
         *halted = true;
-        control.pause()
+        control.pause().inspect_err(|_| self.ask(control, &mut halted))
     }
 
     /// Lets the machine go on, if it is halted. Blocks.
@@ -58,9 +58,18 @@ impl Halt {
         if !*halted {
             return Ok(());
         }
-        control.resume()?;
+        control.resume().inspect_err(|_| self.ask(control, &mut halted))?;
         *halted = false;
         self.unmark()
+    }
+
+    /// After a call that failed, and may have been carried out: a resume too many would end the machine.
+    fn ask(&self, control: &ControlSocket, halted: &mut bool) {
+        let Ok(stopped) = control.tasks_are_stopped() else { return };
+        *halted = stopped;
+        if !stopped && let Err(e) = self.unmark() {
+            tracing::warn!("{e}");
+        }
     }
 
     fn unmark(&self) -> Result<()> {

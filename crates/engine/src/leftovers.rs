@@ -6,28 +6,25 @@ use std::path::{Path, PathBuf};
 
 use remuda_types::{SnapshotId, Uid};
 
-use crate::engine::Engine;
+use crate::dirs::Dirs;
 use crate::error::{Result, Tried};
 use crate::machine::remove_tree;
 
 /// Everything that machines and captures have places under.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Leftovers {
-    /// Machines of which there is anything: a directory, a cgroup, a pinned namespace. [`Engine::tear_down`] removes it.
+    /// Machines of which there is anything: a directory, a cgroup, a pinned namespace. [`crate::Engine::tear_down`] removes it.
     pub machines: BTreeSet<Uid>,
-    /// Snapshots of which there is a layer or an image, whole or half-made. [`Engine::remove_capture`] removes them.
+    /// Snapshots of which there is a layer or an image, whole or half-made. [`crate::Engine::remove_capture`] removes them.
     pub snapshots: BTreeSet<SnapshotId>,
     /// What has no name that an engine gives.
     pub strangers: Vec<PathBuf>,
 }
 
-impl Engine {
-    /// Looks through the places of this data directory.
-    pub fn leftovers(&self) -> Result<Leftovers> {
-        let dirs = &self.shared.dirs;
+impl Leftovers {
+    /// Looks through the places of a data directory. Machines may be known by more than what lies there.
+    pub fn below(dirs: &Dirs) -> Result<Leftovers> {
         let mut found = Leftovers::default();
-        // A cgroup by another name is none of ours.
-        found.machines.extend(self.shared.cgroups.existing().iter().filter_map(|name| name.parse().ok()));
         for place in [dirs.sandboxes(), dirs.state().to_owned()] {
             for name in names(&place)? {
                 match name.parse() {
@@ -46,31 +43,9 @@ impl Engine {
         }
         Ok(found)
     }
-
-    /// Removes everything that an earlier server left behind on this data directory: machines, layers and images.
-    /// Returns how many machines that were.
-    pub async fn sweep(&self) -> Result<usize> {
-        let found = self.leftovers()?;
-        self.remove_leftovers(&found).await?;
-        Ok(found.machines.len())
-    }
-
-    /// Removes these. Nobody may need them any more.
-    pub async fn remove_leftovers(&self, found: &Leftovers) -> Result<()> {
-        for uid in &found.machines {
-            self.tear_down(uid).await?;
-        }
-        for snapshot in &found.snapshots {
-            self.remove_capture(snapshot).await?;
-        }
-        for path in &found.strangers {
-            remove_stranger(path).tried(|| format!("remove {}", path.display()))?;
-        }
-        Ok(())
-    }
 }
 
-fn remove_stranger(path: &Path) -> std::io::Result<()> {
+pub(crate) fn remove_stranger(path: &Path) -> std::io::Result<()> {
     if fs::symlink_metadata(path)?.is_dir() { remove_tree(path) } else { fs::remove_file(path) }
 }
 

@@ -22,6 +22,7 @@ use crate::host_facts::{HostFacts, boot_id};
 use crate::image::{ImageFiles, MemoryImage};
 use crate::network;
 use crate::process::HostProcess;
+use crate::settle::{Settled, settle};
 
 /// What a machine is built from.
 #[derive(Debug, Clone)]
@@ -65,9 +66,21 @@ pub struct CapturePlaces {
     pub memory: Option<(std::path::PathBuf, std::path::PathBuf)>,
 }
 
+impl CapturePlaces {
+    /// Tells what became of a capture that nobody works on any more; what is half-made is removed. May be repeated.
+    pub fn settle(&self) -> Result<Settled> {
+        settle(self)
+    }
+
+    /// Removes whatever there is of it.
+    pub fn discard(&self) -> Result<()> {
+        discard(self)
+    }
+}
+
 /// A machine whose processes exist.
 #[derive(Debug)]
-pub struct Machine {
+pub(crate) struct GvisorMachine {
     uid: Uid,
     dirs: SandboxDirs,
     control: ControlSocket,
@@ -80,7 +93,7 @@ pub struct Machine {
     dialer: Dialer,
 }
 
-impl Machine {
+impl GvisorMachine {
     #[allow(clippy::too_many_arguments, reason = "each is a part of the machine; only its site calls this")]
     pub(crate) fn new(
         uid: Uid,
@@ -93,34 +106,29 @@ impl Machine {
         oom: OomAlarm,
         outer: OwnedFd,
         dialer: Dialer,
-    ) -> Machine {
+    ) -> GvisorMachine {
         let (halt, sentry, outer) = (Arc::new(halt), Arc::new(sentry), Arc::new(outer));
-        Machine { uid, dirs, control, halt, sentry, gofer, cgroup, oom, outer, dialer }
-    }
-
-    /// Its uid.
-    pub fn uid(&self) -> &Uid {
-        &self.uid
+        GvisorMachine { uid, dirs, control, halt, sentry, gofer, cgroup, oom, outer, dialer }
     }
 
     /// Pids of its sentry and gofer on the host.
-    pub fn host_pids(&self) -> [i32; 2] {
+    pub(crate) fn host_pids(&self) -> [i32; 2] {
         [self.sentry.pid(), self.gofer.pid()]
     }
 
     /// What a later server recognises its processes by ([`crate::Engine::adopt`]).
-    pub fn host_facts(&self) -> Result<HostFacts> {
+    pub(crate) fn host_facts(&self) -> Result<HostFacts> {
         Ok(HostFacts { boot_id: boot_id()?, sentry: self.sentry.facts(), gofer: self.gofer.facts() })
     }
 
     /// Halts every process of the guest. One that is halted stays so.
-    pub async fn pause(&self) -> Result<()> {
+    pub(crate) async fn pause(&self) -> Result<()> {
         let halt = self.halt.clone();
         self.with_control(move |control| halt.begin(control)).await
     }
 
     /// Lets the guest go on. One that is not halted goes on anyway.
-    pub async fn resume(&self) -> Result<()> {
+    pub(crate) async fn resume(&self) -> Result<()> {
         let halt = self.halt.clone();
         self.with_control(move |control| halt.end(control)).await
     }
@@ -130,7 +138,7 @@ impl Machine {
     ///
     /// The agent must be quiet: at a frame boundary, saying nothing. Blocking work runs to its end also if the caller
     /// goes away, so that the guest is never left standing.
-    pub async fn capture(&self, places: CapturePlaces, was_paused: bool) -> Result<Captured> {
+    pub(crate) async fn capture(&self, places: CapturePlaces, was_paused: bool) -> Result<Captured> {
         let (upper, sentry, halt) = (self.dirs.upper.clone(), self.sentry.clone(), self.halt.clone());
         self.with_control(move |control| {
             let start = Instant::now();
@@ -159,20 +167,20 @@ impl Machine {
     }
 
     /// Connects to a port of the guest.
-    pub async fn dial(&self, port: u16) -> Result<tokio::net::TcpStream> {
+    pub(crate) async fn dial(&self, port: u16) -> Result<tokio::net::TcpStream> {
         let from = network::dial_address(&self.uid);
         self.dialer.dial(&self.outer, from, network::GUEST_ADDRESS, port).await
     }
 
     /// TCP connections between the server and the guest; a capture of memory resets them.
-    pub async fn outside_connections(&self) -> Result<u32> {
+    pub(crate) async fn outside_connections(&self) -> Result<u32> {
         self.dialer.count(&self.outer).await
     }
 
     /// Waits until the machine has ended, and tells why. What ends one of its processes ends it whole: without its
     /// gofer a sentry has no files, and where the kernel kills for want of memory it may pick a single guest process.
     /// Nothing of it runs when this returns.
-    pub async fn ended(&self) -> Death {
+    pub(crate) async fn ended(&self) -> Death {
         tokio::select! {
             () = self.sentry.ended() => {}
             () = self.gofer.ended() => {}
@@ -186,23 +194,23 @@ impl Machine {
     }
 
     /// Whether the sentry has ended.
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.sentry.has_ended()
     }
 
     /// Bytes of memory that the machine holds now, as its cgroup counts them; what a checkpoint may have to write.
-    pub fn memory_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         self.cgroup.memory_bytes()
     }
 
     /// Kills both processes; [`crate::Engine::tear_down`] does the rest.
-    pub fn kill(&self) -> Result<()> {
+    pub(crate) fn kill(&self) -> Result<()> {
         self.sentry.kill()?;
         self.gofer.kill()
     }
 
     /// Waits until both processes have ended and are reaped.
-    pub async fn both_ended(&self) {
+    pub(crate) async fn both_ended(&self) {
         self.sentry.ended().await;
         self.gofer.ended().await;
     }

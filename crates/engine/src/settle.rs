@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use remuda_types::{SnapshotId, Uid};
 
 use crate::control_socket::ControlSocket;
-use crate::engine::{Engine, disk_usage};
 use crate::error::{EngineError, Result, Tried};
+use crate::gvisor::{Gvisor, disk_usage};
 use crate::image::MemoryImage;
 use crate::machine::{CapturePlaces, discard};
 
@@ -36,15 +36,15 @@ pub enum Settled {
     Removed,
 }
 
-impl Engine {
+impl Gvisor {
     /// Finds out what became of a capture of the machine `source` that an earlier server had begun, and removes what is
     /// half-made. Waits, within a limit, until nobody writes into it any more. May be repeated. It leaves a source that
-    /// still lives as it is; [`Engine::adopt`] says whether that stands still.
+    /// still lives as it is; [`crate::Engine::adopt`] says whether that stands still.
     ///
     /// # Errors
     /// `Busy` when the sentry still writes at the limit; then nothing was touched.
-    pub async fn settle_capture(&self, snapshot: &SnapshotId, source: &Uid) -> Result<Settled> {
-        let places = self.capture_places(snapshot, true);
+    pub(crate) async fn settle_capture(&self, snapshot: &SnapshotId, source: &Uid) -> Result<Settled> {
+        let places = self.shared.dirs.capture(snapshot, true);
         let cgroup = self.shared.cgroups.leftover(source.as_str());
         // The descriptors of a checkpoint may still be on their way to a sentry that has not read the call yet.
         let control = ControlSocket::new(&self.shared.dirs.sandbox(source).control_socket());
@@ -61,21 +61,10 @@ impl Engine {
         let settling = tokio::task::spawn_blocking(move || settle(&places));
         settling.await.map_err(std::io::Error::other).tried(|| format!("settle snapshot {snapshot}"))?
     }
-
-    /// Removes every place of a snapshot, whole or half-made, and tells how many bytes that freed. Nobody may be
-    /// writing there ([`Engine::settle_capture`]).
-    pub async fn remove_capture(&self, snapshot: &SnapshotId) -> Result<u64> {
-        let places = self.capture_places(snapshot, true);
-        let mut bytes = 0;
-        let memory = places.memory.into_iter().flat_map(|(a, b)| [a, b]);
-        for path in [places.layer, places.layer_tmp].into_iter().chain(memory) {
-            bytes += self.remove_directory(path).await?;
-        }
-        Ok(bytes)
-    }
 }
 
-fn settle(places: &CapturePlaces) -> Result<Settled> {
+/// Removes what is half-made of a capture that nobody works on any more. What is whole stays.
+pub(crate) fn settle(places: &CapturePlaces) -> Result<Settled> {
     let memory = places.memory.as_ref().map(|(memory, _)| memory.as_path()).filter(|memory| memory.exists());
     if places.layer.exists() {
         let memory = memory.map(MemoryImage::load).transpose()?;

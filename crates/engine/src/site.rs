@@ -19,7 +19,7 @@ use crate::error::{EngineError, Result, Tried};
 use crate::halt::Halt;
 use crate::image::ImageFiles;
 use crate::launch::{Launch, Launched};
-use crate::machine::Machine;
+use crate::machine::GvisorMachine;
 use crate::network::{self, Namespaces, NetworkBuilder};
 
 /// Size of the FIFOs' buffers, in bytes: a frame of data fits whole.
@@ -45,9 +45,36 @@ pub struct ChannelEnds {
     pub oom: OomAlarm,
 }
 
+impl ChannelEnds {
+    /// Makes a new machine's FIFOs; their directory is there.
+    pub fn make(dirs: &SandboxDirs) -> Result<()> {
+        for fifo in [dirs.fifo_in(), dirs.fifo_out()] {
+            let mode = rustix::fs::Mode::from_raw_mode(0o600);
+            rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).tried(|| format!("make {}", fifo.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Opens the host's ends of a machine's channel, as often as there is a new server.
+    pub fn open(uid: &Uid, dirs: &SandboxDirs, oom: OomAlarm) -> Result<ChannelEnds> {
+        let options = || {
+            let mut options = pipe::OpenOptions::new();
+            options.read_write(true);
+            options
+        };
+        let trying = || format!("open the control channel of {uid}");
+        let to_guest = options().open_sender(dirs.fifo_in()).tried(trying)?;
+        let from_guest = options().open_receiver(dirs.fifo_out()).tried(trying)?;
+        // Larger buffers are a matter of speed; a refusal (the pipe quota of a user) is fine.
+        let _ = rustix::pipe::fcntl_setpipe_size(&to_guest, FIFO_BYTES);
+        let _ = rustix::pipe::fcntl_setpipe_size(&from_guest, FIFO_BYTES);
+        Ok(ChannelEnds { to_guest, from_guest, oom })
+    }
+}
+
 /// A site. Whoever drops one without raising it, or fails to, has [`crate::Engine::tear_down`] remove it.
 #[derive(Debug)]
-pub struct Site {
+pub(crate) struct GvisorSite {
     pub(crate) uid: Uid,
     pub(crate) dirs: SandboxDirs,
     pub(crate) runsc: PathBuf,
@@ -60,16 +87,16 @@ pub struct Site {
     pub(crate) dialer: Dialer,
 }
 
-impl Site {
+impl GvisorSite {
     /// Opens the host's ends of the channel. They are opened for reading and writing both, so that neither side ever
     /// sees an end of file, and by descriptions of their own: the sentry makes its ones non-blocking. What is written
     /// before the machine is raised is the first thing its agent reads.
-    pub fn open_channel(&self) -> Result<ChannelEnds> {
-        open_channel(&self.uid, &self.dirs, self.oom.clone())
+    pub(crate) fn open_channel(&self) -> Result<ChannelEnds> {
+        ChannelEnds::open(&self.uid, &self.dirs, self.oom.clone())
     }
 
     /// Raises the machine and gives it life.
-    pub async fn raise(self, life: Life) -> Result<Machine> {
+    pub(crate) async fn raise(self, life: Life) -> Result<GvisorMachine> {
         let trying = || format!("start the sandbox {}", self.uid);
         let control = ControlSocket::new(&self.dirs.control_socket());
         let network = self.namespaces.inner().try_clone().tried(trying)?;
@@ -107,24 +134,8 @@ impl Site {
             }
         };
         let halt = Halt::fresh(self.dirs.halt_mark());
-        Ok(Machine::new(self.uid, self.dirs, control, halt, sentry, gofer, cgroup, self.oom, outer, self.dialer))
+        Ok(GvisorMachine::new(self.uid, self.dirs, control, halt, sentry, gofer, cgroup, self.oom, outer, self.dialer))
     }
-}
-
-/// Opens the host's ends of a machine's channel, as often as there is a new server.
-pub(crate) fn open_channel(uid: &Uid, dirs: &SandboxDirs, oom: OomAlarm) -> Result<ChannelEnds> {
-    let options = || {
-        let mut options = pipe::OpenOptions::new();
-        options.read_write(true);
-        options
-    };
-    let trying = || format!("open the control channel of {uid}");
-    let to_guest = options().open_sender(dirs.fifo_in()).tried(trying)?;
-    let from_guest = options().open_receiver(dirs.fifo_out()).tried(trying)?;
-    // Larger buffers are a matter of speed; a refusal (the pipe quota of a user) is fine.
-    let _ = rustix::pipe::fcntl_setpipe_size(&to_guest, FIFO_BYTES);
-    let _ = rustix::pipe::fcntl_setpipe_size(&from_guest, FIFO_BYTES);
-    Ok(ChannelEnds { to_guest, from_guest, oom })
 }
 
 fn enliven(control: &ControlSocket, uid: &str, packet_socket: OwnedFd, life: Life) -> Result<()> {

@@ -12,10 +12,10 @@ use remuda_types::{SnapshotId, Uid};
 use tokio::io::AsyncWriteExt;
 
 use crate::cgroup::Limits;
-use crate::engine::Engine;
+use crate::engine::{Engine, Machine};
 use crate::error::{EngineError, Result, Tried};
 use crate::install::{Capabilities, Probe, ProbeFuture};
-use crate::machine::{Machine, MachineSpec};
+use crate::machine::MachineSpec;
 use crate::parts::{AGENT_PATH, Fingerprint, Parts};
 use crate::site::{ChannelEnds, Life};
 

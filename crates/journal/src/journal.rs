@@ -14,6 +14,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::announcer::Announcer;
 use crate::error::{JournalError, OpenError};
+use crate::gate::Gate;
 use crate::limits::{READERS, READS_QUEUED_MAX, WRITES_QUEUED_MAX};
 use crate::settings::Settings;
 use crate::store::readers::{self, Look};
@@ -70,6 +71,18 @@ impl Journal {
     /// Another server uses it; it is damaged, foreign, or of a newer build; the directory can't be used. Nothing was
     /// written then.
     pub fn open(directory: &Path, settings: Settings) -> Result<Journal, OpenError> {
+        Journal::open_behind(directory, settings, None)
+    }
+
+    /// The same behind a gate.
+    ///
+    /// # Errors
+    /// As for [`Journal::open`].
+    pub fn open_behind(
+        directory: &Path,
+        settings: Settings,
+        gate: Option<Arc<dyn Gate>>,
+    ) -> Result<Journal, OpenError> {
         let mut reserve = Reserve::at(directory.join("journal.reserve"), settings.reserve_bytes);
         let opened = match store::open(directory) {
             // Recovery has outcomes to write: this is what the reserve is for.
@@ -96,6 +109,7 @@ impl Journal {
         drop(end);
         let (end, writer_ended) = tokio::sync::mpsc::channel(1);
         let writer = Writer::new(opened.writer, path.clone(), reserve, announcer.clone(), stopped.clone());
+        let writer = writer.behind(gate);
         let lock = opened.lock;
         let writer = spawn(&path, "journal-write", move || {
             writer.serve(&to_write);

@@ -31,6 +31,7 @@ mod announcer;
 mod calls;
 mod canonical;
 mod error;
+mod gate;
 mod journal;
 pub mod limits;
 mod model;
@@ -38,6 +39,7 @@ mod settings;
 mod store;
 
 pub use error::{JournalError, OpenError, Refusal};
+pub use gate::{Gate, Passage};
 pub use journal::{Journal, Underway};
 pub use model::*;
 pub use settings::{Retention, Settings};

@@ -4,6 +4,9 @@
 use super::{Faults, Repository};
 use crate::project::Package;
 
+/// Stands in for the engine in trials: only tests and benchmarks may depend on it, so that nothing that is shipped does.
+const FOR_TRIALS: &str = "remuda-stand-in";
+
 /// A crate and those of ours that it may depend on.
 const ARROWS: &[(&str, &[&str])] = &[
     ("remuda-types", &[]),
@@ -12,7 +15,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("remuda-journal", &["remuda-types"]),
     ("remuda-engine", &["remuda-types"]),
     ("remuda-client", &["remuda-types"]),
-    ("remuda-control", &["remuda-types", "remuda-journal", "remuda-engine", "remuda-guest-proto"]),
+    ("remuda-stand-in", &["remuda-types", "remuda-engine", "remuda-guest-proto"]),
+    ("remuda-control", &["remuda-types", "remuda-journal", "remuda-engine", "remuda-guest-proto", "remuda-stand-in"]),
     ("remuda-gateway", &["remuda-types", "remuda-control"]),
     ("remuda-rodeo", &["remuda-types", "remuda-client"]),
     (
@@ -29,8 +33,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "remuda-rodeo",
         ],
     ),
-    // A benchmark sees what a user sees; the journal is also measured by itself.
-    ("remuda-bench", &["remuda-types", "remuda-client", "remuda-journal"]),
+    // A benchmark sees what a user sees; the journal and the control plane are also measured by themselves.
+    ("remuda-bench", &["remuda-types", "remuda-client", "remuda-journal", "remuda-control", "remuda-stand-in"]),
     ("xtask", &[]),
 ];
 
@@ -48,6 +52,9 @@ fn faults(packages: &[Package]) -> Faults {
             ));
             continue;
         };
+        if package.name != "remuda-bench" && package.shipped.iter().any(|name| name == FOR_TRIALS) {
+            faults.push(format!("{} must not depend on {FOR_TRIALS} but for its tests", package.name));
+        }
         for dependency in &package.dependencies {
             let ours = packages.iter().any(|p| p.name == *dependency);
             if ours && !allowed.contains(&dependency.as_str()) {
@@ -68,7 +75,16 @@ mod tests {
 
     fn package(name: &str, dependencies: &[&str]) -> Package {
         let dependencies = dependencies.iter().map(|d| (*d).to_owned()).collect();
-        Package { name: name.to_owned(), manifest: "Cargo.toml".into(), dependencies }
+        Package { name: name.to_owned(), manifest: "Cargo.toml".into(), shipped: Vec::new(), dependencies }
+    }
+
+    #[test]
+    fn what_stands_in_for_the_engine_is_for_tests_alone() {
+        let mut control = package("remuda-control", &["remuda-stand-in"]);
+        assert!(faults(&[control]).is_empty());
+        control = package("remuda-control", &["remuda-stand-in"]);
+        control.shipped = vec!["remuda-stand-in".to_owned()];
+        assert_eq!(faults(&[control]).len(), 1);
     }
 
     #[test]

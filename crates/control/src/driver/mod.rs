@@ -285,12 +285,20 @@ impl Task {
             Command::Pause => {
                 // With its files flushed, so that a capture of files alone finds them while it stands still.
                 let silence = channel.quiesce(true).await.map_err(|e| crate::errors::channel(&self.id, e))?;
-                machine.pause().await.map_err(|e| crate::errors::engine(&self.id, e))?;
+                if let Err(e) = machine.pause().await {
+                    // It may stand still all the same.
+                    self.go_back(machine.resume().await);
+                    return Err(crate::errors::engine(&self.id, e));
+                }
                 clock.pause();
                 self.silence = Some(silence);
             }
             Command::Resume => {
-                machine.resume().await.map_err(|e| crate::errors::engine(&self.id, e))?;
+                if let Err(e) = machine.resume().await {
+                    // It may go on all the same.
+                    self.go_back(machine.pause().await);
+                    return Err(crate::errors::engine(&self.id, e));
+                }
                 clock.resume();
                 self.silence = None;
                 if self.unbound.load(Ordering::SeqCst) {
@@ -305,6 +313,15 @@ impl Task {
             Command::BeginCapture | Command::EndCapture | Command::Stop => {}
         }
         Ok(())
+    }
+
+    /// A machine that is neither as it was nor as it was to be is ended: nobody can say what goes on in there.
+    fn go_back(&self, gone_back: Result<(), EngineError>) {
+        let Err(e) = gone_back else { return };
+        tracing::error!("{} is ended, since it can be neither halted nor let go on: {e}", self.id);
+        if let Err(e) = self.live.machine.kill() {
+            tracing::error!("failed to end {}: {e}", self.id);
+        }
     }
 
     fn refuse(&self, command: Command, refusal: Refusal) -> Error {

@@ -130,6 +130,8 @@ pub(crate) async fn branch_out(
 /// a crash may have branches raised once more.
 pub(crate) async fn settle(platform: &Platform, cell: &Arc<SnapshotCell>) {
     platform.drop_memory(cell).await;
+    // As long as its state is on the way into the journal it is not abandoned: that would be overwritten.
+    let reading = Reading::begin(cell);
     let mut entry = Entry::default();
     let changes = match capture::verify(platform, cell).await {
         // It was removed meanwhile, and that was told.
@@ -146,7 +148,7 @@ pub(crate) async fn settle(platform: &Platform, cell: &Arc<SnapshotCell>) {
     if let Err(e) = platform.journal().apply(changes).await {
         tracing::error!("the state of {} is not written down: {e}", cell.id);
     }
-    drop(entry);
+    drop((entry, reading));
     platform.collect().await;
 }
 

@@ -52,9 +52,14 @@ pub(crate) async fn planned(platform: &Platform, work: &Work, plan: Plan, source
 pub(crate) async fn raise(platform: &Platform, work: &Work, cell: &Arc<SandboxCell>, source: Source) -> Ended<Sandbox> {
     if let Source::Predecessor(before) = &source
         && let Err(e) = start::take_files(platform, before, cell).await
-        && !platform.engine().has_files(&cell.uid)
     {
-        return start::hand_back(before, cell, e);
+        if !platform.engine().has_files(&cell.uid) {
+            return start::hand_back(before, cell, e);
+        }
+        // They are here, and of where they were nothing is needed.
+        if let Err(e) = platform.engine().tear_down(&before.uid).await {
+            tracing::error!("what is left of {} is not removed: {}", before.id, crate::errors::chain(&e));
+        }
     }
     let up = match come_up(platform, cell, source).await {
         Ok(()) => serve(platform, cell).await,

@@ -108,6 +108,8 @@ pub(crate) async fn end_and_remove(platform: &Platform, cell: &Arc<SandboxCell>)
     // It may have come up while the lock was waited for.
     if let Some((live, driver)) = cell.running.get() {
         driver.stop().await;
+        // The driver's own attempt may have failed, and then nobody would ever see an end.
+        live.machine.kill().map_err(|e| crate::errors::engine(id, e))?;
         live.machine.both_ended().await;
     }
     let torn = platform.engine().tear_down(&cell.uid).await.map_err(|e| {

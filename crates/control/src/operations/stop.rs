@@ -126,6 +126,8 @@ async fn flush_and_end(platform: &Platform, cell: &Arc<SandboxCell>, work: &Work
 pub(crate) async fn end_and_keep(platform: &Platform, cell: &Arc<SandboxCell>) -> Result<(), Error> {
     if let Some((live, driver)) = cell.running.get() {
         driver.stop().await;
+        // The driver's own attempt may have failed, and then nobody would ever see an end.
+        live.machine.kill().map_err(|e| crate::errors::engine(&cell.id, e))?;
         live.machine.both_ended().await;
     }
     lay_down(platform, cell).await?;

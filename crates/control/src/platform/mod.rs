@@ -15,13 +15,14 @@ mod webhooks;
 
 pub(crate) use webhooks::may_have_webhooks;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use remuda_engine::{Engine, EngineError, Parts};
-use remuda_journal::{Journal, Settings};
+use remuda_journal::{Gate, Journal, Settings};
+use remuda_types::limits::SANDBOXES_MAX;
 use remuda_types::wire::Snapshot;
 use remuda_types::{Error, ErrorCode, QuotaLimits, SandboxState, SnapshotState};
 use tokio_util::sync::CancellationToken;
@@ -57,6 +58,24 @@ pub struct Config {
     pub courier: Arc<dyn Courier>,
 }
 
+/// What a platform stands on. Trials of the control plane bring their own.
+pub struct Ground {
+    /// As in [`Config`].
+    pub data_dir: PathBuf,
+    /// As in [`Config`].
+    pub quotas: QuotaLimits,
+    /// As in [`Config`].
+    pub timeout_ms_max: u64,
+    /// As in [`Config`].
+    pub courier: Arc<dyn Courier>,
+    /// Most sandboxes of all accounts together.
+    pub sandboxes_max: usize,
+    /// Asked at each commit of the journal.
+    pub gate: Option<Arc<dyn Gate>>,
+    /// Opens the engine, once the data directory is known to be used by nobody else.
+    pub engine: Box<dyn FnOnce() -> Result<Engine, EngineError> + Send>,
+}
+
 /// The platform. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Platform {
@@ -75,6 +94,8 @@ pub(crate) struct Shared {
     /// Operations, which run to their end whoever waits for them.
     under_way: TaskTracker,
     turns: Turns,
+    /// Places of snapshots that are gone and could not be removed.
+    unreclaimed: Mutex<BTreeSet<PathBuf>>,
     timeout_ms_max: u64,
     webhooks: Webhooks,
 }
@@ -112,32 +133,47 @@ impl Platform {
     /// # Errors
     /// When the machine is not ready, or another server uses the directory; message and cause say what to do.
     pub async fn open(config: Config) -> Result<Platform, Error> {
+        let Config { data_dir, parts, quotas, timeout_ms_max, courier } = config;
+        let directory = data_dir.clone();
+        let engine = Box::new(move || Engine::open(&directory, parts));
+        let (sandboxes_max, gate) = (SANDBOXES_MAX, None);
+        Platform::open_on(Ground { data_dir, quotas, timeout_ms_max, courier, sandboxes_max, gate, engine }).await
+    }
+
+    /// The same on another ground.
+    ///
+    /// # Errors
+    /// As for [`Platform::open`].
+    pub async fn open_on(ground: Ground) -> Result<Platform, Error> {
+        let Ground { data_dir, quotas, timeout_ms_max, courier, sandboxes_max, gate, engine } = ground;
         // First of all: two servers on one data directory would each end the other's sandboxes.
-        let directory = config.data_dir.clone();
-        let journal = tokio::task::spawn_blocking(move || Journal::open(&directory, Settings::default())).await;
+        let directory = data_dir.clone();
+        let opening = move || Journal::open_behind(&directory, Settings::default(), gate);
+        let journal = tokio::task::spawn_blocking(opening).await;
         let journal = journal.map_err(|e| Error::new(ErrorCode::Internal, "a task ended").cause(e))?;
         let journal = journal.map_err(|e| crate::errors::journal_open(&e))?;
-        let engine = Engine::open(&config.data_dir, config.parts.clone()).map_err(|e: EngineError| {
-            Error::new(ErrorCode::EngineFailed, format!("failed to open {}", config.data_dir.display()))
+        let engine = engine().map_err(|e: EngineError| {
+            Error::new(ErrorCode::EngineFailed, format!("failed to open {}", data_dir.display()))
                 .cause(crate::errors::chain(&e))
                 .remedy("run: remuda setup --check")
         })?;
-        let accounts = Accounts::open(journal.clone(), config.quotas).await?;
+        let accounts = Accounts::open(journal.clone(), quotas).await?;
         let access_keys = AccessKeys::open(journal.clone(), accounts.clone()).await?;
-        let places = ExecutionPlaces::below(&config.data_dir);
+        let places = ExecutionPlaces::below(&data_dir);
         let closing = CancellationToken::new();
-        let webhooks = Webhooks::open(journal.clone(), config.courier, closing.clone()).await?;
+        let webhooks = Webhooks::open(journal.clone(), courier, closing.clone()).await?;
         let shared = Shared {
             engine,
             places,
             journal,
             accounts,
             access_keys,
-            registry: Registry::default(),
+            registry: Registry::of_at_most(sandboxes_max),
             closing,
             under_way: TaskTracker::new(),
             turns: Turns::default(),
-            timeout_ms_max: config.timeout_ms_max,
+            unreclaimed: Mutex::default(),
+            timeout_ms_max,
             webhooks,
         };
         let platform = Platform { shared: Arc::new(shared) };
@@ -346,16 +382,26 @@ impl Platform {
         for id in &unused {
             freed += self.remove_bytes(self.engine().dirs().layer(id)).await;
         }
+        let failed = std::mem::take(&mut *self.unreclaimed());
+        for path in failed {
+            freed += self.remove_bytes(path).await;
+        }
         freed
     }
 
+    /// What can't be removed is tried again whenever something is collected, and at the next start.
     async fn remove_bytes(&self, path: PathBuf) -> u64 {
-        match self.engine().remove_directory(path).await {
+        match self.engine().remove_directory(path.clone()).await {
             Ok(bytes) => bytes,
             Err(e) => {
                 tracing::error!("failed to reclaim space: {}", crate::errors::chain(&e));
+                self.unreclaimed().insert(path);
                 0
             }
         }
+    }
+
+    fn unreclaimed(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+        self.shared.unreclaimed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::announcer::Announcer;
 use crate::error::JournalError;
+use crate::gate::{Gate, Passage};
 use crate::limits::{COMMIT_CALLS_MAX, DATABASE_BYTES_MAX, RESERVE_BYTES, UNSYNCED_MS_MAX};
 use crate::store::Tx;
 use crate::store::db::{failed, is_full};
@@ -93,6 +94,10 @@ pub(crate) struct Writer {
     /// Set once writing has failed with an open outcome; from then on nothing is written.
     stopped: Arc<OnceLock<String>>,
     changes_at_checkpoint: u64,
+    /// Asked at each commit, in trials.
+    gate: Option<Arc<dyn Gate>>,
+    /// Calls that a gate has let nobody be answered of.
+    unanswered: Vec<Box<dyn Ask>>,
 }
 
 impl Writer {
@@ -103,7 +108,13 @@ impl Writer {
         announcer: Arc<Announcer>,
         stopped: Arc<OnceLock<String>>,
     ) -> Self {
-        Writer { conn, path, reserve, announcer, stopped, changes_at_checkpoint: 0 }
+        let (gate, unanswered) = (None, Vec::new());
+        Writer { conn, path, reserve, announcer, stopped, changes_at_checkpoint: 0, gate, unanswered }
+    }
+
+    /// The same behind a gate.
+    pub(crate) fn behind(self, gate: Option<Arc<dyn Gate>>) -> Self {
+        Writer { gate, ..self }
     }
 
     /// Serves calls until nobody can make any more; what waits then is still written.
@@ -111,6 +122,11 @@ impl Writer {
         let mut waiting: Vec<Box<dyn Ask>> = Vec::new();
         let mut due: Option<Instant> = None;
         loop {
+            if !self.unanswered.is_empty() {
+                // Whoever asks waits as long as there is anybody.
+                self.unanswered.extend(calls.iter());
+                return;
+            }
             let next = match due {
                 None => calls.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(due) => calls.recv_timeout(due.saturating_duration_since(Instant::now())),
@@ -145,7 +161,18 @@ impl Writer {
         if calls.is_empty() {
             return;
         }
+        match self.gate.as_ref().map_or(Passage::Open, |gate| gate.before(calls.len())) {
+            Passage::Open => {}
+            Passage::Full => {
+                let full = calls.iter().map(|_| Err(JournalError::Full { path: self.path.clone() })).collect();
+                return answer(calls, full);
+            }
+            Passage::Dead => return self.unanswered = calls,
+        }
         match self.attempt(&mut calls) {
+            Ok(_) if self.gate.as_ref().is_some_and(|gate| gate.after() == Passage::Dead) => {
+                return self.unanswered = calls;
+            }
             Ok(results) => answer(calls, results),
             Err(_) => {
                 for call in calls {
