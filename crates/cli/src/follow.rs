@@ -16,23 +16,26 @@ const WAIT_SECONDS: u64 = 30;
 pub struct Stand {
     pub state: ExecutionState,
     pub exit_code: Option<i32>,
+    /// Bytes of output that were not printed, since they were no longer kept.
+    pub dropped: u64,
 }
 
 /// Prints the output from its beginning: to its end where `follow`, else what there is.
 pub async fn follow(client: &Client, id: &SandboxId, execution: &ExecutionId, follow: bool) -> anyhow::Result<Stand> {
     let wait = if follow { Duration::from_secs(WAIT_SECONDS) } else { Duration::ZERO };
-    let mut offset = 0;
+    let (mut offset, mut dropped) = (0, 0);
     loop {
         let query = OutputQuery { offset, wait, stream: None };
         let page = client.output(id, execution, &query).await?;
         if page.skipped_bytes > 0 {
+            dropped += page.skipped_bytes;
             eprintln!("({} bytes of output were dropped here, at the limit of what is kept)", page.skipped_bytes);
         }
         let raw = if is_lossy(&page) { fetch(client, id, execution, &page).await? } else { None };
         print(&page, raw.as_deref())?;
         offset = page.next_offset;
         if page.complete || (!follow && page.records.is_empty()) {
-            return Ok(Stand { state: page.state, exit_code: page.exit_code });
+            return Ok(Stand { state: page.state, exit_code: page.exit_code, dropped });
         }
     }
 }

@@ -27,11 +27,15 @@ fn main() -> ExitCode {
     signals::keep_ends_of_children();
     let cli = Cli::read();
     init_log(matches!(cli.command, Command::Serve(_)));
-    let outcome = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(anyhow::Error::from)
-        .and_then(|runtime| runtime.block_on(commands::run(cli)));
+    let outcome =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(anyhow::Error::from).and_then(
+            |runtime| {
+                let outcome = runtime.block_on(commands::run(cli));
+                // What still reads or writes on a thread of its own, such as the check of a large snapshot, is not waited for.
+                runtime.shutdown_background();
+                outcome
+            },
+        );
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) => ExitCode::from(failure::report(&error)),

@@ -11,7 +11,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{EngineError, Result, Tried};
-use crate::install::digest_tree;
+use crate::install::digest_of_guest;
 
 /// What is known of a layer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,8 +42,8 @@ impl LayerSeal {
 }
 
 fn contents(layer: &Path) -> Result<String> {
-    let digest = digest_tree(layer).tried(|| format!("read the layer {}", layer.display()))?;
-    Ok(digest.digest.to_string())
+    let digest = digest_of_guest(layer).tried(|| format!("read the layer {}", layer.display()))?;
+    Ok(digest.to_string())
 }
 
 /// A walk that opens no file.
@@ -99,5 +99,27 @@ mod tests {
         seal.check(dir.path()).unwrap();
         fs::remove_file(dir.path().join("text")).unwrap();
         assert!(seal.check(dir.path()).is_err());
+    }
+
+    #[test]
+    fn a_file_costs_what_it_holds_and_not_what_it_is_long() {
+        use std::os::unix::fs::FileExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sparse");
+        let file = fs::File::create(&path).unwrap();
+        // Read byte by byte this would take longer than anybody waits.
+        const LENGTH: u64 = 8 << 40;
+        file.set_len(LENGTH).unwrap();
+        file.write_at(b"in the middle", LENGTH / 2 + 5).unwrap();
+        let seal = LayerSeal::of(dir.path()).unwrap();
+        // Zeros that are written are no other content than a hole; its times differ, so that it is read.
+        file.write_at(&[0; 100_000], 1 << 30).unwrap();
+        seal.check(dir.path()).unwrap();
+        file.write_at(b"I", LENGTH / 2 + 5).unwrap();
+        assert!(seal.check(dir.path()).is_err());
+        file.write_at(b"i", LENGTH / 2 + 5).unwrap();
+        seal.check(dir.path()).unwrap();
+        file.set_len(LENGTH - 1).unwrap();
+        assert!(seal.check(dir.path()).is_err(), "a length is content");
     }
 }

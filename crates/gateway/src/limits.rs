@@ -9,7 +9,7 @@ pub const HTTP_HEAD_BYTES_MAX: usize = 64 << 10;
 /// Most header fields of one request or response.
 pub const HTTP_HEADERS_MAX: usize = 128;
 /// How long a connection may stand idle or take to send a request head, in milliseconds.
-pub const HTTP_HEAD_READ_MS_MAX: u64 = 120_000;
+pub const HTTP_HEAD_READ_MS_MAX: u64 = 30_000;
 /// How long a JSON body may take to arrive, in milliseconds.
 pub const JSON_BODY_READ_MS_MAX: u64 = 60_000;
 /// How long running requests may take to end once the server is asked to, in milliseconds.

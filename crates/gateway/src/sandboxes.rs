@@ -109,7 +109,7 @@ pub(crate) async fn remove(
 }
 
 /// Ends a sandbox's processes and keeps its files; also good when it had none. The generation holds its slot, and can be
-/// captured, started as the next one, or removed.
+/// started as the next one, or removed.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/stop", operation_id = "stop_sandbox", tag = "sandboxes", params(OfSandbox, WithKey), responses(
     (status = 200, description = "It is stopped.", body = Stop),
     (status = "default", description = "An error.", body = ErrorBody)))]

@@ -59,7 +59,7 @@ pub async fn run(global: &Global, args: Exec) -> anyhow::Result<u8> {
     if global.json {
         let ended = passing_signals(&client, &execution, signals, wait(&client, &execution)).await?;
         print::json(&ended)?;
-        return exit_code(&Stand { state: ended.state, exit_code: ended.exit_code });
+        return exit_code(&Stand { state: ended.state, exit_code: ended.exit_code, dropped: 0 });
     }
     let output = follow(&client, &id, &execution.id, true);
     let stand = passing_signals(&client, &execution, signals, output).await.map_err(|e| still_there(&execution, e))?;
@@ -121,7 +121,8 @@ impl Start<'_> {
     }
 }
 
-/// Waits for `end`, and passes Ctrl-C and SIGTERM on to the command: the first as it is, the next one kills.
+/// Waits for `end`, and passes Ctrl-C and SIGTERM on to the command: the first as it is, the next one kills, and with the
+/// third nobody waits any more, as where the sandbox stands still and can't take a signal.
 async fn passing_signals<T>(
     client: &Client,
     execution: &Execution,
@@ -129,23 +130,39 @@ async fn passing_signals<T>(
     end: impl Future<Output = anyhow::Result<T>>,
 ) -> anyhow::Result<T> {
     let mut end = std::pin::pin!(end);
-    let mut asked = false;
-    loop {
-        let signal = tokio::select! {
+    let mut next = None;
+    for asked in 0.. {
+        let signal = match next.take() {
+            Some(signal) => signal,
+            None => tokio::select! {
+                result = &mut end => return result,
+                signal = signals.next() => signal,
+            },
+        };
+        if asked >= 2 {
+            break;
+        }
+        let passing = async {
+            match asked {
+                0 => client.signal(&execution.sandbox, &execution.id, signal).await,
+                _ => client.cancel(&execution.sandbox, &execution.id).await,
+            }
+        };
+        let passed = tokio::select! {
             result = &mut end => return result,
-            signal = signals.next() => signal,
+            passed = passing => passed,
+            signal = signals.next() => {
+                next = Some(signal);
+                continue;
+            }
         };
-        let passed = if asked {
-            client.cancel(&execution.sandbox, &execution.id).await
-        } else {
-            client.signal(&execution.sandbox, &execution.id, signal).await
-        };
-        asked = true;
         if let Err(error) = passed {
-            // It may have ended just now; then its end is what counts.
-            tracing::warn!(%error, "the signal could not be passed on");
+            // It may have ended just now; then its end is what counts, and comes next.
+            eprintln!("the signal could not be passed on: {error}");
         }
     }
+    let failure = Failure::new(NEGATIVE, "the command was not waited for any longer").cause("asked to end three times");
+    Err(failure.into())
 }
 
 /// The execution after its end, with its output.
@@ -185,6 +202,11 @@ async fn output_text(client: &Client, id: &SandboxId, execution: &ExecutionId) -
 /// The command's own exit code, where it has one.
 fn exit_code(stand: &Stand) -> anyhow::Result<u8> {
     match stand.exit_code.map(u8::try_from) {
+        Some(Ok(0)) if stand.dropped > 0 => {
+            let message = format!("the command succeeded, but {} bytes of its output are missing above", stand.dropped);
+            let failure = Failure::new(NEGATIVE, message).cause("more came than is kept, faster than it was read");
+            Err(failure.remedy("have it write to a file, and fetch that with: remuda cp ID:/path .").into())
+        }
         Some(Ok(code)) => Ok(code),
         _ => {
             let failure = Failure::new(NEGATIVE, format!("the command has no exit code: it is {}", stand.state));

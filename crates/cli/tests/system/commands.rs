@@ -8,6 +8,7 @@ use remuda_client::wire::{OutputStream, StartExecution};
 use remuda_types::{ErrorCode, ExecutionState};
 
 use crate::api::{Api, PATIENCE, detached, exited, refused, script_of};
+use crate::world::{Answer, Server};
 
 #[tokio::test]
 async fn streams_codes_and_signals_are_told_apart() {
@@ -286,4 +287,21 @@ async fn sixty_four_at_once_each_have_their_own_answer() {
     let error = refused(over.next().unwrap(), ErrorCode::LimitReached);
     assert_eq!((error.details["limit"].as_str(), over.next().is_none()), (Some("executions_concurrent_max"), true));
     api.remove(id).await;
+}
+
+#[test]
+fn a_command_whose_output_was_not_all_printed_is_no_success() {
+    let server = Server::start();
+    let id = server.create();
+    let script = "head -c 60000000 /dev/zero | tr '\\0' x; touch /tmp/over";
+    let mut slow = server.command(&["exec", &id, "-c", script]);
+    slow.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let slow = slow.spawn().unwrap();
+    // Nobody reads what it prints before the command is over, and so more comes than is kept.
+    let over = server.run(&["exec", &id, "--", "sh", "-c", "while [ ! -e /tmp/over ]; do sleep 0.02; done"]);
+    assert_eq!(over.code, 0, "{}", over.stderr);
+    let answer = Answer::of(slow.wait_with_output().unwrap());
+    answer.failed(1, "bytes of its output are missing above");
+    answer.failed(1, "remuda cp");
+    assert!(answer.stdout.len() < 60_000_000);
 }

@@ -97,8 +97,10 @@ impl Platform {
             Some(reason) => error.detail("reason", reason.clone()).cause(reason),
             None => error,
         };
+        if let Some(next) = continued_as {
+            return Ok(error.remedy(format!("another machine goes on with its files: {next}")));
+        }
         Ok(match snapshots.last() {
-            _ if continued_as.is_some() => error.remedy("its files are in continued_as, which is another machine"),
             Some(snapshot) => error.remedy(format!("its work is kept: remuda restore {snapshot}")),
             None => error.remedy("make a new sandbox with: remuda create"),
         })

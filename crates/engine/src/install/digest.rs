@@ -88,7 +88,7 @@ pub struct TreeDigest {
 /// # Errors
 /// When an entry cannot be read; the error's text names it.
 pub fn digest_tree(root: &Path) -> io::Result<TreeDigest> {
-    let mut walk = Walk { hasher: blake3::Hasher::new(), entries: 0, bytes: 0 };
+    let mut walk = Walk { hasher: blake3::Hasher::new(), entries: 0, bytes: 0, content: hash_file };
     walk.hasher.update(b"remuda tree listing 1\n");
     walk.entry(root, b"")?;
     Ok(TreeDigest {
@@ -98,7 +98,55 @@ pub fn digest_tree(root: &Path) -> io::Result<TreeDigest> {
     })
 }
 
+/// The same for a tree that a guest has made: contents count by what is not zero in them, so that a file takes as long
+/// as the data it holds, and not as its size, which costs a guest nothing.
+///
+/// # Errors
+/// When an entry cannot be read; the error's text names it.
+pub fn digest_of_guest(root: &Path) -> io::Result<Digest> {
+    let mut walk = Walk { hasher: blake3::Hasher::new(), entries: 0, bytes: 0, content: hash_data };
+    walk.hasher.update(b"remuda guest tree listing 1\n");
+    walk.entry(root, b"")?;
+    Ok(Digest(walk.hasher.finalize().to_hex().to_string()))
+}
+
+/// What is looked at as one piece of a file, in bytes.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// Digests a file's chunks that are not all zero, each with its place. Where the file system keeps no data nothing is
+/// read; what it keeps there is all zero, so that only content decides.
+fn hash_data(path: &Path) -> io::Result<blake3::Hash> {
+    use std::os::unix::fs::FileExt as _;
+    let (file, mut hasher, mut chunk) = (File::open(path)?, blake3::Hasher::new(), vec![0; CHUNK_BYTES]);
+    let mut at = 0;
+    loop {
+        match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
+            // Nothing but a hole up to the end.
+            Err(rustix::io::Errno::NXIO) => return Ok(hasher.finalize()),
+            Err(e) => return Err(e.into()),
+            Ok(data) => at = data - data % CHUNK_BYTES as u64,
+        }
+        let mut filled = 0;
+        while filled < CHUNK_BYTES {
+            match file.read_at(&mut chunk[filled..], at + filled as u64) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        if chunk[..filled].iter().any(|byte| *byte != 0) {
+            hasher.update(&at.to_le_bytes());
+            hasher.update(&(filled as u64).to_le_bytes());
+            hasher.update(&chunk[..filled]);
+        }
+        at += CHUNK_BYTES as u64;
+    }
+}
+
 struct Walk {
+    /// Digests a file's content.
+    content: fn(&Path) -> io::Result<blake3::Hash>,
     hasher: blake3::Hasher,
     entries: u64,
     bytes: u64,
@@ -136,7 +184,7 @@ impl Walk {
         } else if kind.is_file() {
             self.field(b"file");
             self.hasher.update(&meta.len().to_le_bytes());
-            let content = hash_file(path).map_err(named)?;
+            let content = (self.content)(path).map_err(named)?;
             self.hasher.update(content.as_bytes());
             self.bytes = self.bytes.saturating_add(meta.len());
         } else if kind.is_symlink() {

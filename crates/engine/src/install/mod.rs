@@ -21,7 +21,7 @@ pub use agent::{AgentLayer, place_agent};
 pub use base::BaseManifest;
 pub use cache::{Cache, Current, Held, Kind, Lock};
 pub use check::CheckReport;
-pub use digest::{BadDigest, Digest, TreeDigest, digest_tree};
+pub use digest::{BadDigest, Digest, TreeDigest, digest_of_guest, digest_tree};
 pub use error::{NotReady, SetupError};
 pub use machine_check::{CACHE_FREE_BYTES_MIN, Check, DATA_FREE_BYTES_MIN, check_machine, state_tmpfs};
 pub use probe::{Capabilities, Probe, ProbeFuture, ProbeReport};
