@@ -41,11 +41,21 @@ pub(crate) struct Server {
 impl Server {
     /// Starts it and waits until it says that it listens.
     pub(crate) fn start(remuda: &Path, scratch: &Path) -> anyhow::Result<Server> {
+        Server::start_with(remuda, scratch, &["--ephemeral"])
+    }
+
+    /// One whose sandboxes outlive it. Whoever starts it starts another one last that they end with.
+    pub(crate) fn start_to_keep(remuda: &Path, scratch: &Path) -> anyhow::Result<Server> {
+        Server::start_with(remuda, scratch, &[])
+    }
+
+    fn start_with(remuda: &Path, scratch: &Path, arguments: &[&str]) -> anyhow::Result<Server> {
         let data = scratch.join("data");
         let log = scratch.join("serve.log");
         let mut process = Command::new(remuda)
             .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(&data)
+            .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(&log)?)

@@ -81,7 +81,7 @@ pub(crate) fn real(world: &World, rounds: usize) -> Figure {
 fn prepare_real(world: &World) -> anyhow::Result<Turn<'_>> {
     let scratch = world.scratch.join("real-restart");
     std::fs::create_dir_all(&scratch)?;
-    let mut server = Running { server: Some(Server::start(&world.remuda, &scratch)?), world, scratch };
+    let mut server = Running { server: Some(Server::start_to_keep(&world.remuda, &scratch)?), world, scratch };
     let client = server.client()?;
     world.runtime.block_on(async {
         for _ in 0..REAL {
@@ -113,21 +113,16 @@ impl Running<'_> {
     fn restart(&mut self) -> anyhow::Result<Duration> {
         self.server = None;
         let start = Instant::now();
-        self.server = Some(Server::start(&self.world.remuda, &self.scratch)?);
+        self.server = Some(Server::start_to_keep(&self.world.remuda, &self.scratch)?);
         Ok(start.elapsed())
     }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let Ok(client) = self.client() else { return };
-        let removed = self.world.runtime.block_on(async {
-            for sandbox in client.list_sandboxes(&Default::default()).await? {
-                client.remove_sandbox(&sandbox.id).await?;
-            }
-            anyhow::Ok(())
-        });
-        if let Err(e) = removed {
+        self.server = None;
+        // Its sandboxes end with the last one.
+        if let Err(e) = Server::start(&self.world.remuda, &self.scratch) {
             eprintln!("bench: not all sandboxes are removed: {e:#}");
         }
     }
