@@ -124,7 +124,7 @@ async fn try_boot(platform: &Platform, cell: &Arc<SandboxCell>, life: Life) -> R
     };
     let bound = bound.map_err(|e| crate::errors::channel(&cell.id, e))?;
     adopt(&live, cell, &bound, branched).await?;
-    let driver = Driver::start(cell, live.clone(), Standing::bound());
+    let driver = Driver::start(cell, live.clone(), Standing::Bound);
     if cell.running.set((live, driver)).is_err() {
         return Err(Error::new(ErrorCode::Internal, format!("{} was started twice", cell.id)));
     }

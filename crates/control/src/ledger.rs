@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use remuda_journal::{Change, Paging, Preview, Receipt as Record, ReceiptKind, SandboxChange, Whose};
+use remuda_journal::{Change, Preview, Receipt as Record, ReceiptKind, SandboxChange, Whose};
 use remuda_types::limits::RECEIPT_CAPTURES_MAX;
 use remuda_types::wire::{
     Captured, Death, DeletionReceipt, EventAbout, Expiry, Fact, MachineReceipt, Receipt, Removal, Snapshot, StopResult,
@@ -17,6 +17,7 @@ use tokio::sync::OwnedMutexGuard;
 use crate::caller::Caller;
 use crate::clock::now_unix_ms;
 use crate::events;
+use crate::pages;
 use crate::platform::Platform;
 use crate::records::{self, SandboxRecords, document};
 use crate::registry::{SandboxCell, SnapshotCell};
@@ -231,17 +232,8 @@ impl Ledger {
     }
 
     async fn previews(&self) -> Result<Vec<Preview>, Error> {
-        let (mut all, mut paging) = (Vec::new(), Paging::first());
-        loop {
-            let whose = Whose::Of(&self.records.account);
-            let page = self.records.journal.previews(whose, Some(&self.records.uid), paging).await;
-            let page = page.map_err(|e| crate::errors::journal(&e))?;
-            all.extend(page.items);
-            match page.next {
-                Some(next) => paging = Paging::after(next),
-                None => return Ok(all),
-            }
-        }
+        let SandboxRecords { journal, account, uid } = &self.records;
+        pages::all(|paging| journal.previews(Whose::Of(account), Some(uid), paging)).await
     }
 
     /// Adds to the machine's receipt. One that can't be read or written is told to the operator: what it tells of has

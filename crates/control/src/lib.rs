@@ -15,6 +15,7 @@ mod ledger;
 mod operation;
 mod operations;
 mod output;
+mod pages;
 mod platform;
 mod records;
 mod recovery;

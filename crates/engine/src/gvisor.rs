@@ -8,7 +8,7 @@ use remuda_types::Uid;
 
 use crate::cgroup::{Cgroup, CgroupRoot};
 use crate::dialer::Dialer;
-use crate::dirs::Dirs;
+use crate::dirs::{Dirs, SandboxDirs};
 use crate::error::{EngineError, Result, Tried};
 use crate::freeze::{self, Frozen};
 use crate::machine::{CapturePlaces, MachineSpec, discard, remove_tree};
@@ -124,9 +124,7 @@ impl Gvisor {
         let processes_gone = end_processes(&cgroup).await?;
         let places = self.shared.dirs.sandbox(uid);
         let removing = tokio::task::spawn_blocking(move || -> Result<(u64, bool)> {
-            rootfs::unmount(&places.mount)?;
-            rootfs::unmount(&places.net_inner())?;
-            rootfs::unmount(&places.net_outer())?;
+            unmount_all(&places)?;
             let bytes = disk_usage(&places.upper);
             for dir in [&places.state, &places.root] {
                 remove_tree(dir).tried(|| format!("remove {}", dir.display()))?;
@@ -148,9 +146,7 @@ impl Gvisor {
         let processes_gone = end_processes(&cgroup).await?;
         let places = self.shared.dirs.sandbox(uid);
         let removing = tokio::task::spawn_blocking(move || -> Result<()> {
-            rootfs::unmount(&places.mount)?;
-            rootfs::unmount(&places.net_inner())?;
-            rootfs::unmount(&places.net_outer())?;
+            unmount_all(&places)?;
             for dir in places.all().iter().filter(|dir| **dir != places.upper && **dir != places.root) {
                 remove_tree(dir).tried(|| format!("remove {}", dir.display()))?;
             }
@@ -210,6 +206,11 @@ impl Gvisor {
         });
         removing.await.map_err(std::io::Error::other).tried(|| "remove a directory".into())?
     }
+}
+
+/// Takes off whatever is mounted in a machine's places.
+fn unmount_all(places: &SandboxDirs) -> Result<()> {
+    [&places.mount, &places.net_inner(), &places.net_outer()].into_iter().try_for_each(|place| rootfs::unmount(place))
 }
 
 /// Kills whatever is in a cgroup, also what enters it meanwhile, and tells whether nothing is left there.

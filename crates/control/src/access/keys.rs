@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use remuda_journal::{AccessKey as Record, Change, Journal, NewEvent, Paging, Whose};
+use remuda_journal::{AccessKey as Record, Change, Journal, NewEvent, Whose};
 use remuda_types::limits::{ACCESS_KEY_LIFE_MS_MAX, ACCESS_KEYS_MAX, LABEL_BYTES_MAX};
 use remuda_types::wire::{AccessKey, CreateAccessKey, MadeAccessKey};
 use remuda_types::{AccessKeyId, AccessScope, Account, Error, ErrorCode, Narrowing};
@@ -19,6 +19,7 @@ use super::Accounts;
 use super::secret::{AccessSecret, stored_digest};
 use crate::caller::{Caller, Rights, default_account};
 use crate::clock::id_entropy;
+use crate::pages;
 
 /// By so many bytes of its digest a key is found; then the whole digest is compared in constant time.
 const FOUND_BY_BYTES: usize = 16;
@@ -76,17 +77,9 @@ impl AccessKeys {
     /// When the journal can't be read, or a key of it isn't understood.
     pub async fn open(journal: Journal, accounts: Accounts) -> Result<AccessKeys, Error> {
         let mut known = HashMap::new();
-        let mut paging = Paging::first();
-        loop {
-            let page = journal.access_keys(Whose::Everyones, paging).await.map_err(|e| crate::errors::journal(&e))?;
-            for record in page.items {
-                let key = Known::read(record)?;
-                known.insert(found_by(&key.hash), Arc::new(key));
-            }
-            match page.next {
-                Some(next) => paging = Paging::after(next),
-                None => break,
-            }
+        for record in pages::all(|paging| journal.access_keys(Whose::Everyones, paging)).await? {
+            let key = Known::read(record)?;
+            known.insert(found_by(&key.hash), Arc::new(key));
         }
         let inner = Inner { journal, accounts, known: RwLock::new(known), writing: tokio::sync::Mutex::default() };
         Ok(AccessKeys { inner: Arc::new(inner) })

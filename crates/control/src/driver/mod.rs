@@ -63,22 +63,12 @@ impl Live {
 
 /// How a machine stands when its driver begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Standing {
-    paused: bool,
-    unbound: bool,
-}
-
-impl Standing {
+pub(crate) enum Standing {
     /// It runs, and its agent is bound.
-    pub(crate) fn bound() -> Standing {
-        Standing { paused: false, unbound: false }
-    }
-
+    Bound,
     /// It stands still, and stood still when this server took it over: nothing may be said to its agent before it
     /// goes on, not even whose it is now.
-    pub(crate) fn halted_and_unbound() -> Standing {
-        Standing { paused: true, unbound: true }
-    }
+    HaltedAndUnbound,
 }
 
 /// Asks one sandbox's driver. Clones ask the same one.
@@ -121,7 +111,7 @@ impl Driver {
     /// Starts the driver of a machine that stands like this.
     pub(crate) fn start(cell: &SandboxCell, live: Arc<Live>, standing: Standing) -> Driver {
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
-        let unbound = Arc::new(AtomicBool::new(standing.unbound));
+        let unbound = Arc::new(AtomicBool::new(standing == Standing::HaltedAndUnbound));
         let stop = Arc::new(Notify::new());
         let status = cell.status.clone();
         let task = Task {
@@ -133,7 +123,10 @@ impl Driver {
             unbound: unbound.clone(),
             executions: cell.executions.clone(),
             life: cell.life.clone(),
-            admission: if standing.paused { Admission::paused() } else { Admission::running() },
+            admission: match standing {
+                Standing::Bound => Admission::running(),
+                Standing::HaltedAndUnbound => Admission::paused(),
+            },
             status: status.clone(),
             stop: stop.clone(),
             silence: None,

@@ -8,7 +8,7 @@
 //! [`ExecutionCell::have`]. A memory snapshot takes the logs of what runs along ([`Executions::carry`]), and a
 //! branch's logs begin with them ([`Executions::branched`]).
 
-#![allow(dead_code, reason = "recovery comes with the journal, reading by number with a route")]
+#![allow(dead_code, reason = "reading by number comes with a route")]
 
 mod carried;
 mod cell;

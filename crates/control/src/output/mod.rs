@@ -25,7 +25,7 @@
 //! waits is then not acknowledged, so that the agent stops reading the program's pipe at its window and nothing is
 //! lost. Readers open files and take their time without the log's lock.
 
-#![allow(dead_code, reason = "recovery comes with the journal, reading by number with a route")]
+#![allow(dead_code, reason = "reading by number comes with a route")]
 
 mod bury;
 mod carry;

@@ -1,6 +1,6 @@
 //! Calls about sandboxes: made, looked at, paused, resumed, ended.
 
-use remuda_journal::{Paging, SandboxFilter, Whose};
+use remuda_journal::{SandboxFilter, Whose};
 use remuda_types::wire::{CreateSandbox, Removal, Sandbox, SetDeadline, StartSandbox, Stop};
 use remuda_types::{Error, SandboxId};
 
@@ -14,6 +14,7 @@ use crate::operations::halt::{Pause, Resume};
 use crate::operations::remove::Remove;
 use crate::operations::start::Start;
 use crate::operations::stop::StopSandbox;
+use crate::pages;
 use crate::records;
 
 impl Platform {
@@ -36,20 +37,13 @@ impl Platform {
         let mut all: Vec<Sandbox> = own.filter(|c| include_ended || !c.is_over()).map(|c| c.show()).collect();
         if include_ended {
             let filter = SandboxFilter { include_ended: true, ..SandboxFilter::default() };
-            let mut paging = Paging::first();
-            loop {
-                let page = self.journal().sandboxes(Whose::Of(&caller.account), filter.clone(), paging).await;
-                let page = page.map_err(|e| crate::errors::journal(&e))?;
-                // The living were told above; one that was admitted since then comes with the next call.
-                let seen = page.items.iter().filter(|record| caller.sees_sandbox(&record.id, &record.labels));
-                for record in seen.filter(|record| record.ended_at_ms.is_some()) {
-                    if !all.iter().any(|told| told.uid == record.uid) {
-                        all.push(records::sandbox(record)?);
-                    }
-                }
-                match page.next {
-                    Some(next) => paging = Paging::after(next),
-                    None => break,
+            let whose = Whose::Of(&caller.account);
+            // The living were told above; one that was admitted since then comes with the next call.
+            let seen = pages::all(|paging| self.journal().sandboxes(whose, filter.clone(), paging)).await?;
+            let seen = seen.iter().filter(|record| caller.sees_sandbox(&record.id, &record.labels));
+            for record in seen.filter(|record| record.ended_at_ms.is_some()) {
+                if !all.iter().any(|told| told.uid == record.uid) {
+                    all.push(records::sandbox(record)?);
                 }
             }
             all.sort_by(|a, b| (a.id.generation, &a.id.slot).cmp(&(b.id.generation, &b.id.slot)));

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use remuda_journal::{Paging, SnapshotFilter, SnapshotRecord, Whose};
+use remuda_journal::{SnapshotFilter, SnapshotRecord, Whose};
 use remuda_types::SandboxId;
 use remuda_types::wire::{CreateSnapshot, Fork, ForkSandbox, RestoreSnapshot, Sandbox, Snapshot, SnapshotRemoval};
 use remuda_types::{Error, SnapshotState};
@@ -15,6 +15,7 @@ use crate::operations::capture::Take;
 use crate::operations::fork::ForkOnce;
 use crate::operations::remove_snapshot::RemoveSnapshot;
 use crate::operations::restore::Restore;
+use crate::pages;
 use crate::records;
 
 impl Platform {
@@ -40,19 +41,12 @@ impl Platform {
         let mut all: Vec<Snapshot> = seen.filter(|s| include_deleted || !ended(s)).collect();
         if include_deleted {
             let filter = SnapshotFilter { include_ended: true, ..SnapshotFilter::default() };
-            let mut paging = Paging::first();
-            loop {
-                let page = self.journal().snapshots(Whose::Of(&caller.account), filter.clone(), paging).await;
-                let page = page.map_err(|e| crate::errors::journal(&e))?;
-                let sees = |r: &&SnapshotRecord| caller.sees_snapshot(r.source.as_ref(), &r.labels);
-                for record in page.items.iter().filter(sees).filter(|record| record.ended_at_ms.is_some()) {
-                    if !all.iter().any(|told| told.id == record.id) {
-                        all.push(records::snapshot(record)?.0);
-                    }
-                }
-                match page.next {
-                    Some(next) => paging = Paging::after(next),
-                    None => break,
+            let whose = Whose::Of(&caller.account);
+            let records = pages::all(|paging| self.journal().snapshots(whose, filter.clone(), paging)).await?;
+            let sees = |r: &&SnapshotRecord| caller.sees_snapshot(r.source.as_ref(), &r.labels);
+            for record in records.iter().filter(sees).filter(|record| record.ended_at_ms.is_some()) {
+                if !all.iter().any(|told| told.id == record.id) {
+                    all.push(records::snapshot(record)?.0);
                 }
             }
             all.sort_by(|a, b| (a.created_at_ms, &a.id).cmp(&(b.created_at_ms, &b.id)));

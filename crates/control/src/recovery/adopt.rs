@@ -72,7 +72,7 @@ async fn take_over(
         }
     };
     let standing = if paused && wanted == SandboxState::Paused {
-        Standing::halted_and_unbound()
+        Standing::HaltedAndUnbound
     } else {
         // The duty to resume: it stood still for a capture, or for a pause that was not carried out to its end.
         if paused && let Err(e) = live.machine.resume().await {
@@ -93,7 +93,7 @@ async fn take_over(
                 return Ok(());
             }
         }
-        Standing::bound()
+        Standing::Bound
     };
     let driver = Driver::start(cell, live.clone(), standing);
     let halting = driver.clone();

@@ -108,15 +108,11 @@ async fn finish(platform: Platform, record: Record, parts: Vec<Record>) {
             };
             tell(platform, &work, &kind, ended).await;
         }
-        "capture" => {
-            let ended = captured(platform, &record, &work).await;
-            tell(platform, &work, &kind, ended).await;
-        }
+        "capture" => tell(platform, &work, &kind, captured(platform, &record, &work).await).await,
         "fork" => {
             let branches = parts.into_iter().map(|part| Box::pin(finish(platform.clone(), part, Vec::new())));
             futures_util::future::join_all(branches).await;
-            let ended = forked(platform, &record, &work).await;
-            tell(platform, &work, &kind, ended).await;
+            tell(platform, &work, &kind, forked(platform, &record, &work).await).await;
         }
         "remove" => {
             let ended = match cell_of(platform, &record) {
@@ -134,14 +130,8 @@ async fn finish(platform: Platform, record: Record, parts: Vec<Record>) {
         }
         "pause" => tell(platform, &work, &kind, halted(platform, &record, SandboxState::Paused).await).await,
         "resume" => tell(platform, &work, &kind, halted(platform, &record, SandboxState::Running).await).await,
-        "execute" => {
-            let ended = Ended::from(executed(platform, &record).await);
-            tell(platform, &work, &kind, ended).await;
-        }
-        "write_file" => {
-            let ended = Ended::from(written(platform, &record).await);
-            tell(platform, &work, &kind, ended).await;
-        }
+        "execute" => tell(platform, &work, &kind, executed(platform, &record).await.into()).await,
+        "write_file" => tell(platform, &work, &kind, written(platform, &record).await.into()).await,
         "signal" | "cancel" | "make_directory" | "remove_file" => {
             tell(platform, &work, &kind, Ended::<()>::from(Err(Fault::Unknown(unknown(&kind))))).await;
         }

@@ -22,10 +22,11 @@ mod read;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use remuda_journal::{Operation as Record, Paging};
+use remuda_journal::Operation as Record;
 use remuda_types::{Error, ErrorCode};
 
 use crate::operations::stop;
+use crate::pages;
 use crate::platform::Platform;
 use read::Fate;
 
@@ -34,7 +35,8 @@ const MACHINES_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Takes up what an earlier server left. Whatever takes long goes on behind.
 pub(crate) async fn recover(platform: &Platform) -> Result<(), Error> {
-    let unfinished = unfinished(platform).await?;
+    // In the order of their admission.
+    let unfinished = pages::all(|paging| platform.journal().unfinished(paging)).await?;
     // Their processes may be gone at any moment, and are not taken over any more.
     let is_ending = |record: &&Record| match record.scope.kind() {
         "remove" => true,
@@ -64,19 +66,6 @@ pub(crate) async fn recover(platform: &Platform) -> Result<(), Error> {
 
 fn target(record: &Record) -> Option<remuda_types::SandboxId> {
     record.scope.target().cloned()
-}
-
-/// Every operation without an outcome, in the order of their admission.
-async fn unfinished(platform: &Platform) -> Result<Vec<Record>, Error> {
-    let (mut all, mut paging) = (Vec::new(), Paging::first());
-    loop {
-        let page = platform.journal().unfinished(paging).await.map_err(|e| crate::errors::journal(&e))?;
-        all.extend(page.items);
-        match page.next {
-            Some(next) => paging = Paging::after(next),
-            None => return Ok(all),
-        }
-    }
 }
 
 /// Removes whatever lies on the data directory and belongs to no record: what was half-made when a server was killed

@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use remuda_journal::{Paging, SandboxFilter, SandboxRecord, SnapshotFilter, Whose};
+use remuda_journal::{SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord, Whose};
 use remuda_types::{Account, Error, ErrorCode, SandboxId, SandboxState};
 
 use crate::driver::Status;
 use crate::executions::{Executions, Retention};
+use crate::pages;
 use crate::platform::Platform;
-use crate::records::{self, HostRecord, SandboxRecords, SandboxSpec};
+use crate::records::{self, HostRecord, SandboxRecords, SandboxSpec, SnapshotDoc};
 use crate::registry::{Predecessor, SandboxCell, SnapshotCell};
 
 /// What is to be done about a sandbox.
@@ -23,20 +24,16 @@ pub(crate) enum Fate {
 
 /// Reads snapshots back.
 pub(super) async fn snapshots(platform: &Platform) -> Result<(), Error> {
-    let mut paging = Paging::first();
-    loop {
-        let page = platform.journal().snapshots(Whose::Everyones, SnapshotFilter::default(), paging).await;
-        let page = page.map_err(|e| crate::errors::journal(&e))?;
-        for record in &page.items {
-            let (shown, doc) = records::snapshot(record)?;
-            let cell = SnapshotCell::new(record.account.clone(), records::SnapshotDoc { shown, ..doc });
-            platform.registry().tables().add_snapshot(cell);
-        }
-        match page.next {
-            Some(next) => paging = Paging::after(next),
-            None => return Ok(()),
-        }
-    }
+    let journal = platform.journal();
+    let list = |paging| journal.snapshots(Whose::Everyones, SnapshotFilter::default(), paging);
+    pages::all(list).await?.iter().try_for_each(|record| take_in(platform, record))
+}
+
+fn take_in(platform: &Platform, record: &SnapshotRecord) -> Result<(), Error> {
+    let (shown, doc) = records::snapshot(record)?;
+    let cell = SnapshotCell::new(record.account.clone(), SnapshotDoc { shown, ..doc });
+    platform.registry().tables().add_snapshot(cell);
+    Ok(())
 }
 
 /// Reads back the snapshots that were removed while something stood on their layers, which holds them as long as it
@@ -45,13 +42,10 @@ pub(super) async fn layers(platform: &Platform) -> Result<(), Error> {
     let missing = platform.registry().tables().layers_without_snapshot();
     for (id, account) in missing {
         let record = platform.journal().snapshot(&account, &id).await.map_err(|e| crate::errors::journal(&e))?;
-        let Some(record) = record else {
-            tracing::warn!("the layer of {id} is in use, and its record is no longer kept");
-            continue;
-        };
-        let (shown, doc) = records::snapshot(&record)?;
-        let cell = SnapshotCell::new(account, records::SnapshotDoc { shown, ..doc });
-        platform.registry().tables().add_snapshot(cell);
+        match record {
+            Some(record) => take_in(platform, &record)?,
+            None => tracing::warn!("the layer of {id} is in use, and its record is no longer kept"),
+        }
     }
     Ok(())
 }
@@ -62,18 +56,13 @@ pub(super) async fn sandboxes(
     platform: &Platform,
     ending: &HashSet<SandboxId>,
 ) -> Result<Vec<(Arc<SandboxCell>, Fate)>, Error> {
-    let (mut all, mut paging) = (Vec::new(), Paging::first());
-    loop {
-        let page = platform.journal().sandboxes(Whose::Everyones, SandboxFilter::default(), paging).await;
-        let page = page.map_err(|e| crate::errors::journal(&e))?;
-        for record in page.items {
-            all.push(sandbox(platform, record, ending).await?);
-        }
-        match page.next {
-            Some(next) => paging = Paging::after(next),
-            None => return Ok(all),
-        }
+    let journal = platform.journal();
+    let list = |paging| journal.sandboxes(Whose::Everyones, SandboxFilter::default(), paging);
+    let mut all = Vec::new();
+    for record in pages::all(list).await? {
+        all.push(sandbox(platform, record, ending).await?);
     }
+    Ok(all)
 }
 
 /// Reads one back that holds its slot again, since what was to continue it never came up.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use remuda_journal::{Change, Journal, Paging, Whose};
+use remuda_journal::{Change, Journal, Whose};
 use remuda_types::limits::{WEBHOOK_CONCURRENT_MAX, WEBHOOK_URL_BYTES_MAX, WEBHOOKS_MAX};
 use remuda_types::wire::{CreateWebhook, Delivery, MadeWebhook, Webhook, WebhookRemoval};
 use remuda_types::{Account, Error, ErrorCode, WebhookId};
@@ -16,6 +16,7 @@ use super::filter;
 use super::hook::{Doc, Hook};
 use super::signature::Secret;
 use crate::clock::{id_entropy, now_unix_ms};
+use crate::pages;
 
 /// Every webhook. Clones share them.
 #[derive(Debug, Clone)]
@@ -33,17 +34,10 @@ impl Webhooks {
         courier: Arc<dyn Courier>,
         closing: CancellationToken,
     ) -> Result<Webhooks, Error> {
-        let (mut hooks, mut paging) = (BTreeMap::new(), Paging::first());
-        loop {
-            let page = journal.webhooks(Whose::Everyones, paging).await.map_err(|e| crate::errors::journal(&e))?;
-            for record in page.items {
-                let hook = Hook::read(record)?;
-                hooks.insert(hook.id.clone(), hook);
-            }
-            match page.next {
-                Some(next) => paging = Paging::after(next),
-                None => break,
-            }
+        let mut hooks = BTreeMap::new();
+        for record in pages::all(|paging| journal.webhooks(Whose::Everyones, paging)).await? {
+            let hook = Hook::read(record)?;
+            hooks.insert(hook.id.clone(), hook);
         }
         let attempts = Arc::new(Semaphore::new(WEBHOOK_CONCURRENT_MAX));
         let means = Means { journal, courier, attempts, closing };

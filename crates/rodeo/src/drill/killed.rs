@@ -89,6 +89,16 @@ impl Program {
             tokio::time::sleep(ASK_EVERY).await;
         }
     }
+
+    /// States that the same one answers, and has gone on counting without a gap.
+    async fn is_the_same(&self, client: &Client, log: &mut Log, before: &Option<String>) -> Result<(), DrillError> {
+        log.fact("the program", before, self.who(client).await?);
+        let so_far = self.counted(client).await?.len();
+        let counted = self.goes_on(client, so_far).await?;
+        let wrong = counted.iter().enumerate().filter(|(n, line)| **line != n.to_string()).count();
+        log.fact("lines of its output that are missing, or there twice", 0, wrong);
+        Ok(())
+    }
 }
 
 /// What a script prints.
@@ -181,11 +191,7 @@ pub(super) async fn server_killed(server: &mut Server, log: &mut Log) -> Result<
     log.did("started the next server on the same data directory");
 
     let client = server.client()?;
-    log.fact("the program", &before, program.who(&client).await?);
-    let so_far = program.counted(&client).await?.len();
-    let counted = program.goes_on(&client, so_far).await?;
-    let wrong = counted.iter().enumerate().filter(|(n, line)| **line != n.to_string()).count();
-    log.fact("lines of its output that are missing, or there twice", 0, wrong);
+    program.is_the_same(&client, log, &before).await?;
 
     let asked_for = async |client: &Client| client.execute(&source, &command).await;
     let (word, first) = outcome(server, log, "command-again", &for_command, asked_for).await?;
@@ -286,11 +292,7 @@ pub(super) async fn interrupted_capture(server: &mut Server, log: &mut Log) -> R
     log.did("started the next server on the same data directory");
 
     let client = server.client()?;
-    log.fact("the program", &before, program.who(&client).await?);
-    let so_far = program.counted(&client).await?.len();
-    let counted = program.goes_on(&client, so_far).await?;
-    let wrong = counted.iter().enumerate().filter(|(n, line)| **line != n.to_string()).count();
-    log.fact("lines of its output that are missing, or there twice", 0, wrong);
+    program.is_the_same(&client, log, &before).await?;
     captured(server, log, &source, &key).await?;
     let once_more = client.snapshot(&source, &capture).await;
     let word = log.count("capture-with-another-key", &once_more)?;
