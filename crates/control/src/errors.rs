@@ -60,6 +60,7 @@ pub(crate) fn channel(id: &SandboxId, e: ChannelError) -> Error {
                 AgentErrorKind::NotAFile => ErrorCode::NotARegularFile,
                 AgentErrorKind::NotADirectory => ErrorCode::NotADirectory,
                 AgentErrorKind::Full => ErrorCode::DiskFull,
+                AgentErrorKind::Busy => ErrorCode::LimitReached,
                 AgentErrorKind::Exists
                 | AgentErrorKind::Invalid
                 | AgentErrorKind::Failed

@@ -303,8 +303,10 @@ pub enum AgentErrorKind {
     NotADirectory,
     /// It exists already.
     Exists,
-    /// The disk or a limit is full.
+    /// The disk is full.
     Full,
+    /// As much is under way in the agent as it takes; nothing was done, and it may be asked again.
+    Busy,
     /// The call makes no sense.
     Invalid,
     /// Nothing of it was done: it never arrived whole, or was broken off before it had any effect.

@@ -146,7 +146,7 @@ fn start(agent: &Arc<Agent>, host: Host, call: u32, spawn: Spawn) {
     if let Err(error) = thread {
         lock(&agent.executions).remove(&execution.channel);
         let message = format!("there can't be another thread: {error}");
-        agent.finish_effect(effect, Err(refusal(AgentErrorKind::Full, message)), false);
+        agent.finish_effect(effect, Err(refusal(AgentErrorKind::Busy, message)), false);
     }
 }
 
@@ -169,7 +169,7 @@ fn tell_outcome(agent: &Agent, effect: u64, host: Host, call: u32) {
 }
 
 fn too_many_wait(effect: u64) -> AgentError {
-    refusal(AgentErrorKind::Full, format!("too many calls wait for the outcome of effect {effect}"))
+    refusal(AgentErrorKind::Busy, format!("too many calls wait for the outcome of effect {effect}"))
 }
 
 /// Whether the call must be carried out; else it was or will be answered.
@@ -185,9 +185,9 @@ pub fn begin_effect(agent: &Agent, effect: u64, host: Host, call: u32) -> bool {
 }
 
 fn admit(agent: &Agent, call: u32, spawn: &Spawn) -> Result<(Arc<Execution>, Place), AgentError> {
-    let full = |message: String| refusal(AgentErrorKind::Full, message);
+    let busy = |message: String| refusal(AgentErrorKind::Busy, message);
     let place = Place::take(&agent.live_executions, EXECUTIONS_LIVE_MAX)
-        .ok_or_else(|| full(format!("{EXECUTIONS_LIVE_MAX} executions run or have their pipes held by others")))?;
+        .ok_or_else(|| busy(format!("{EXECUTIONS_LIVE_MAX} executions run or have their pipes held by others")))?;
     let execution = Execution::new(call, spawn.execution.clone(), spawn.effect, spawn.stdin)
         .map_err(|errno| failed("make an execution", errno))
         .map(Arc::new)?;
@@ -196,7 +196,7 @@ fn admit(agent: &Agent, call: u32, spawn: &Spawn) -> Result<(Arc<Execution>, Pla
     }
     let mut executions = lock(&agent.executions);
     if executions.len() >= EXECUTIONS_MAX {
-        return Err(full(format!("{EXECUTIONS_MAX} executions are kept; forget ended ones")));
+        return Err(busy(format!("{EXECUTIONS_MAX} executions are kept; forget ended ones")));
     }
     if let Some(other) = executions.get(&call) {
         return Err(invalid(format!("channel {call} belongs to execution {}", shown(&other.id))));
@@ -245,7 +245,7 @@ fn send_signal(agent: &Agent, channel: u32, signal: i32) -> Result<Reply, AgentE
     let execution = known(agent, channel)?;
     match execution.target(signal) {
         Target::Kept => Ok(Reply::Done),
-        Target::TooMany => Err(refusal(AgentErrorKind::Full, format!("execution {channel} is still being started"))),
+        Target::TooMany => Err(refusal(AgentErrorKind::Busy, format!("execution {channel} is still being started"))),
         Target::Group(pid) => match agent.children.signal(pid, signal) {
             Signalled::Sent => Ok(Reply::Done),
             Signalled::NobodyLeft => Err(refusal(

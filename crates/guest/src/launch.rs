@@ -113,7 +113,7 @@ fn explain(step: Step, errno: Errno, spawn: &Spawn, program: &Prepared, user: &U
                     why(AgentErrorKind::Invalid, "it is neither a program for this machine nor a script with a #! line")
                 }
                 Errno::TOOBIG => why(AgentErrorKind::Invalid, "its arguments and environment are too long"),
-                Errno::AGAIN => why(AgentErrorKind::Full, "the user has too many processes"),
+                Errno::AGAIN => why(AgentErrorKind::Busy, "the user has too many processes"),
                 errno => refusal(failed("", errno).kind, format!("cannot start {name}: {}", reason(errno))),
             }
         }

@@ -6,8 +6,8 @@ pub const EXECUTIONS_MAX: usize = 4096;
 /// Executions whose program runs or whose pipes somebody still holds: each has a thread.
 pub const EXECUTIONS_LIVE_MAX: usize = 1024;
 
-/// File calls at work at once.
-pub const FILE_CALLS_MAX: usize = 64;
+/// File calls at work at once. A server asks for half as many: the rest is for those of a dead one, until they are over.
+pub const FILE_CALLS_MAX: usize = 128;
 
 /// Outcomes of effects that are remembered; the oldest goes first.
 pub const EFFECTS_MAX: usize = 4096;

@@ -165,8 +165,9 @@ async fn an_abandoned_transfer_leaves_no_file_and_no_wait() {
         socket.read_exact(&mut [0; 1000]).unwrap();
         drop(socket);
     }
-    // More than the agent works on at once: if one of them were never given up, these would wait for ever.
-    for _ in 0..70 {
+    // Far more than the agent works on at once: none of them is in the next one's way for longer than until the agent
+    // has heard that nobody waits for it.
+    for _ in 0..300 {
         let mut socket = UnixStream::connect(api.server.data_dir.join("remuda.sock")).unwrap();
         write!(
             socket,

@@ -9,6 +9,7 @@
 //! still would be answered by every copy.
 
 mod intake;
+mod places;
 mod reader;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ pub(crate) use intake::{Download, Feed, Upload, UploadError};
 
 use crate::executions::ExecutionCell;
 use intake::{Incoming, UploadWindow};
+use places::{FileCall, Places};
 use writer::Order;
 
 /// Frames that wait for the writer. Callers wait beyond it.
@@ -66,6 +68,7 @@ struct Shared {
     orders: mpsc::Sender<Order>,
     next_channel: AtomicU32,
     intake: Mutex<Intake>,
+    places: Places,
     /// Where the reader learns what to wait for; taken by the bind.
     nonce: Mutex<Option<oneshot::Sender<Nonce>>>,
     urgent: Arc<Urgent>,
@@ -104,6 +107,7 @@ impl Urgent {
 #[derive(Debug, Default)]
 struct Intake {
     calls: HashMap<u32, oneshot::Sender<ReplyResult>>,
+    file_calls: HashMap<u32, FileCall>,
     channels: HashMap<u32, Incoming>,
     windows: HashMap<u32, Arc<UploadWindow>>,
     quiesced: Option<oneshot::Sender<()>>,
@@ -130,6 +134,7 @@ impl Channel {
             orders,
             next_channel: AtomicU32::new(1),
             intake: Mutex::default(),
+            places: Places::default(),
             nonce: Mutex::new(Some(tell_nonce)),
             urgent: Arc::default(),
             broken: watch::Sender::new(None),
@@ -190,11 +195,22 @@ impl Channel {
 
     /// A call under a number that was taken before, so that its channel could be registered first.
     pub(crate) async fn call_on(&self, channel: u32, request: Request) -> Result<Reply, ChannelError> {
-        let (tell, told) = oneshot::channel();
-        self.intake().calls.insert(channel, tell);
-        let _forget = Forget { shared: &self.shared, channel };
         let payload = serde_json::to_vec(&request).map_err(|e| ChannelError::Broken(e.to_string()))?;
+        let place = tokio::select! {
+            place = self.shared.places.wait_for(&request) => place.map_err(ChannelError::Agent)?,
+            () = self.broken() => return Err(self.end()),
+        };
+        let (tell, told) = oneshot::channel();
+        let mut forget = Forget { shared: &self.shared, channel, sent: false };
+        {
+            let mut intake = self.intake();
+            intake.calls.insert(channel, tell);
+            if let Some(place) = place {
+                intake.file_calls.insert(channel, place);
+            }
+        }
         self.send(Frame::new(Kind::Request, channel, payload)).await?;
+        forget.sent = true;
         tokio::select! {
             // An answer that came before the end is one.
             biased;
@@ -274,6 +290,15 @@ impl Channel {
     }
 }
 
+impl Intake {
+    /// The place of a file call comes back with the agent's last frame about it.
+    fn file_call_said(&mut self, channel: u32, kind: Kind, refused: bool) {
+        if self.file_calls.get(&channel).is_some_and(|call| call.ends_with(kind, refused)) {
+            self.file_calls.remove(&channel);
+        }
+    }
+}
+
 impl Shared {
     // A panic while the lock was held leaves maps that are still whole.
     fn intake(&self) -> MutexGuard<'_, Intake> {
@@ -310,6 +335,7 @@ impl Shared {
         // Whoever waits for an answer learns at once that none will come.
         let mut intake = self.intake();
         intake.calls.clear();
+        intake.file_calls.clear();
         intake.channels.clear();
         for window in intake.windows.drain().map(|(_, window)| window) {
             window.close();
@@ -322,11 +348,17 @@ impl Shared {
 struct Forget<'a> {
     shared: &'a Shared,
     channel: u32,
+    /// The agent has heard of it, or will: its place comes back with the agent's last word.
+    sent: bool,
 }
 
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
-        self.shared.intake().calls.remove(&self.channel);
+        let mut intake = self.shared.intake();
+        intake.calls.remove(&self.channel);
+        if !self.sent {
+            intake.file_calls.remove(&self.channel);
+        }
     }
 }
 

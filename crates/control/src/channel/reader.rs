@@ -108,7 +108,9 @@ fn take(shared: &Shared, frame: Frame, oom: &OomAlarm) -> Result<(), FrameError>
     match kind {
         Kind::Reply => {
             let reply: ReplyResult = serde_json::from_slice(&frame.payload).map_err(bad)?;
-            if let Some(waiting) = shared.intake().calls.remove(&frame.channel) {
+            let mut intake = shared.intake();
+            intake.file_call_said(frame.channel, kind, reply.is_err());
+            if let Some(waiting) = intake.calls.remove(&frame.channel) {
                 let _ = waiting.send(reply);
             }
         }
@@ -122,7 +124,10 @@ fn take(shared: &Shared, frame: Frame, oom: &OomAlarm) -> Result<(), FrameError>
                 [] => None,
                 payload => Some(serde_json::from_slice(payload).map_err(bad)?),
             };
-            let ended = shared.intake().channels.remove(&frame.channel);
+            let mut intake = shared.intake();
+            intake.file_call_said(frame.channel, kind, false);
+            let ended = intake.channels.remove(&frame.channel);
+            drop(intake);
             if let Some(Incoming::Download(download)) = ended {
                 download.end(error);
             }

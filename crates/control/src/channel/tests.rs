@@ -80,6 +80,16 @@ fn answer_a_ping(into: &mut File, out: &mut File) {
     reply(out, frame.channel, Reply::Done);
 }
 
+/// The next call, whatever is told in between.
+fn next_request(into: &mut File) -> Frame {
+    loop {
+        let frame = read_frame(into).unwrap().unwrap();
+        if frame.kind == Kind::Request {
+            return frame;
+        }
+    }
+}
+
 fn identity() -> Bind {
     Bind {
         sandbox: "c1@2026-10-08T12:00:00.000Z".into(),
@@ -166,5 +176,60 @@ async fn a_frame_that_is_cut_behind_the_beginning_breaks_the_channel() {
     channel.rebind(identity()).await.unwrap();
     tokio::time::timeout(PATIENCE, channel.broken()).await.expect("it was taken for a frame");
     assert!(channel.why_broken().unwrap().contains("broke off"), "{:?}", channel.why_broken());
+    guest.join().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_of_files_that_was_given_up_keeps_its_place_until_the_agents_last_word() {
+    let fifos = Fifos::make();
+    let (mut into, mut out) = (fifos.into.try_clone().unwrap(), fifos.out.try_clone().unwrap());
+    let (filled, has_filled) = tokio::sync::oneshot::channel();
+    let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+    let guest = std::thread::spawn(move || {
+        answer_a_bind(&mut into, &mut out);
+        let calls: Vec<Frame> = (0..places::FILE_CALLS_MAX).map(|_| read_frame(&mut into).unwrap().unwrap()).collect();
+        filled.send(()).unwrap();
+        // Other calls need no place.
+        let ping = next_request(&mut into);
+        reply(&mut out, ping.channel, Reply::Done);
+        goes_on.recv().unwrap();
+        // A download's answer is not its last word, but a refusal is, and so is its end.
+        let refusal = AgentError { kind: remuda_guest_proto::AgentErrorKind::Denied, message: String::new() };
+        let payload = serde_json::to_vec(&ReplyResult::Err(refusal)).unwrap();
+        write_frame(&mut out, &Frame::new(Kind::Reply, calls[0].channel, payload)).unwrap();
+        reply(&mut out, calls[1].channel, Reply::Done);
+        write_frame(&mut out, &Frame::new(Kind::GuestEnd, calls[1].channel, Vec::new())).unwrap();
+        for _ in 0..2 {
+            let next = next_request(&mut into);
+            reply(&mut out, next.channel, Reply::Done);
+        }
+    });
+    let channel = fifos.open();
+    channel.rebind(identity()).await.unwrap();
+    let read = || Request::ReadFile { path: "/f".into(), user: "user".into() };
+    let stat = || Request::Stat { path: "/f".into(), user: "user".into() };
+    let mut given_up: Vec<_> = (0..places::FILE_CALLS_MAX)
+        .map(|_| {
+            let (channel, request) = (channel.clone(), read());
+            tokio::spawn(async move { Download::start(&channel, request).await.map(drop) })
+        })
+        .collect();
+    has_filled.await.unwrap();
+    for call in given_up.drain(..) {
+        call.abort();
+        assert!(call.await.unwrap_err().is_cancelled());
+    }
+    // Nobody waits for them any more, and still there is no room.
+    let late = [channel.clone(), channel.clone()].map(|channel| {
+        let request = stat();
+        tokio::spawn(async move { channel.call(request).await })
+    });
+    let pong = tokio::time::timeout(PATIENCE, channel.call(Request::Ping)).await.unwrap().unwrap();
+    assert_eq!(pong, Reply::Done);
+    assert!(late.iter().all(|call| !call.is_finished()));
+    go_on.send(()).unwrap();
+    for call in late {
+        assert_eq!(tokio::time::timeout(PATIENCE, call).await.unwrap().unwrap().unwrap(), Reply::Done);
+    }
     guest.join().unwrap();
 }

@@ -26,7 +26,7 @@ pub use write::{Write, write};
 /// A place for one more file call.
 fn place(agent: &Agent) -> Result<Place, AgentError> {
     Place::take(&agent.live_file_calls, FILE_CALLS_MAX)
-        .ok_or_else(|| refusal(AgentErrorKind::Full, format!("{FILE_CALLS_MAX} file calls are at work")))
+        .ok_or_else(|| refusal(AgentErrorKind::Busy, format!("{FILE_CALLS_MAX} file calls are at work")))
 }
 
 /// Runs a job on a thread, which keeps the place until it is done.
@@ -38,7 +38,7 @@ fn on_thread(agent: &Arc<Agent>, job: impl FnOnce(&Agent) + Send + 'static) -> R
         drop(place);
         for_thread.rest();
     });
-    started.map_err(|error| refusal(AgentErrorKind::Full, format!("there can't be another thread: {error}")))
+    started.map_err(|error| refusal(AgentErrorKind::Busy, format!("there can't be another thread: {error}")))
 }
 
 /// Carries out a call that is answered once and has no data.

@@ -76,7 +76,7 @@ fn empty(path: &Path) -> Result<(), AgentError> {
         match below {
             Some(_) if way.len() >= REMOVE_DEPTH_MAX => {
                 let message = format!("{} holds directories more than {REMOVE_DEPTH_MAX} deep", named(path));
-                return Err(refusal(AgentErrorKind::Full, message));
+                return Err(refusal(AgentErrorKind::Failed, message));
             }
             Some(below) => way.push(below),
             None => {

@@ -307,7 +307,7 @@ fn a_large_listing_fits_its_frame() {
 fn too_many_file_calls_are_refused_and_places_come_back() {
     let mut host = Host::bound();
     let home = home(&host);
-    let calls: Vec<u32> = (0..80)
+    let calls: Vec<u32> = (0..144)
         .map(|i| {
             let request = write_request(&mut host, &format!("{home}/{i}"), "nobody");
             let call = host.next_call();
@@ -317,14 +317,14 @@ fn too_many_file_calls_are_refused_and_places_come_back() {
         .collect();
     host.wait_until("the refusals", |host| host.replies.len() == 16);
     for (_, reply) in host.replies.drain() {
-        assert_eq!(reply.unwrap_err().kind, AgentErrorKind::Full);
+        assert_eq!(reply.unwrap_err().kind, AgentErrorKind::Busy);
     }
     for call in &calls {
         host.send(Kind::HostEnd, *call, []);
     }
-    host.wait_until("the others", |host| host.replies.len() == 64);
+    host.wait_until("the others", |host| host.replies.len() == 128);
     assert!(host.replies.values().all(Result::is_ok));
-    assert_eq!(fs::read_dir(&home).unwrap().count(), 64);
+    assert_eq!(fs::read_dir(&home).unwrap().count(), 128);
     assert!(host.call(&Request::Stat { path: home, user: "nobody".to_owned() }).is_ok());
 }
 
