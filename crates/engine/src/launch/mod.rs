@@ -90,7 +90,7 @@ impl Launch<'_> {
         let (log_of_gofer, log_of_sentry) = (said("runsc.log")?, said("runsc.log")?);
 
         let (spec_fd, (unmount, tell_unmount)) = (open_spec()?, pipe_with(PipeFlags::CLOEXEC).tried(trying)?);
-        let gofer = {
+        let mut gofer = {
             let mut handed = Handed::default();
             let mut argv = self.common("runsc-gofer", handed.next(&log_of_gofer));
             argv.extend([
@@ -113,7 +113,7 @@ impl Launch<'_> {
                 complaints: &complaints,
                 handed: handed.descriptors,
                 unmount_proc: unmount.as_fd(),
-                confinement: Confinement::Gofer { root },
+                confinement: Confinement::Gofer { network: self.network, root },
             }
             .bear()
             .tried(|| format!("start the gofer of {}", self.uid))?
@@ -129,7 +129,7 @@ impl Launch<'_> {
         let (into, out) = (fifo(&self.dirs.fifo_in())?, fifo(&self.dirs.fifo_out())?);
         let nothing = File::options().read(true).write(true).open("/dev/null").tried(trying)?;
         let (spec_fd, (unmount, tell_unmount)) = (open_spec()?, pipe_with(PipeFlags::CLOEXEC).tried(trying)?);
-        let sentry = {
+        let mut sentry = {
             let mut handed = Handed::default();
             let mut argv = self.common("runsc-sandbox", handed.next(&log_of_sentry));
             argv.extend([
@@ -165,14 +165,19 @@ impl Launch<'_> {
             };
             spawn.bear().tried(|| format!("start the sentry of {}", self.uid))?
         };
-        let gofer = gofer.become_program().tried(|| format!("start the gofer of {}", self.uid))?;
+        let (of_gofer, of_sentry) =
+            (|| format!("start the gofer of {}", self.uid), || format!("start the sentry of {}", self.uid));
+        // The sentry has the longer way.
+        sentry.identify().tried(of_sentry)?;
+        gofer.identify().tried(of_gofer)?;
+        let gofer = gofer.become_program().tried(of_gofer)?;
         let sentry = match sentry.become_program() {
             Ok(sentry) => sentry,
             Err(e) => {
                 gofer.kill()?;
                 // Waited for, since it is a child of this process and nobody else would.
                 tokio::runtime::Handle::current().block_on(gofer.ended());
-                return Err(e).tried(|| format!("start the sentry of {}", self.uid));
+                return Err(e).tried(of_sentry);
             }
         };
         Ok(Launched { sentry, gofer, up })

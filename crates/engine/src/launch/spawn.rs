@@ -48,8 +48,7 @@ impl Spawn<'_> {
         descriptors.extend(self.handed.iter().map(AsRawFd::as_raw_fd));
         let mut kept = descriptors.clone();
         kept.extend(&entrances);
-        kept.extend(self.confinement.descriptor());
-        kept.extend([self.unmount_proc.as_raw_fd(), self.binary.as_raw_fd()]);
+        kept.extend([self.confinement.descriptor(), self.unmount_proc.as_raw_fd(), self.binary.as_raw_fd()]);
         kept.extend([to_parent.as_raw_fd(), from_parent.as_raw_fd()]);
         kept.sort_unstable();
         kept.dedup();
@@ -85,34 +84,41 @@ pub(super) struct Born {
 }
 
 impl Born {
+    /// Gives it its identities, as soon as it is where they can be given, and with them leave to go on.
+    pub(super) fn identify(&mut self) -> io::Result<()> {
+        let mut word = [0; WORD_BYTES];
+        match self.from_child.read(&mut word)? {
+            1 if word[0] == READY => {
+                map_identities(self.pid)?;
+                self.to_child.write_all(&[READY])
+            }
+            length => Err(complaint(&word[..length])),
+        }
+    }
+
     /// Returns when it has become its program, or could not.
     pub(super) fn become_program(mut self) -> io::Result<HostProcess> {
-        self.see_through()?;
+        let mut word = [0; WORD_BYTES];
+        match self.from_child.read(&mut word)? {
+            // The pipe was closed by the program's start.
+            0 => {}
+            length => return Err(complaint(&word[..length])),
+        }
         let held = HostProcess::open(self.pid).map_err(io::Error::other)?;
         // From here on it is held by what is returned.
         self.pid = 0;
         Ok(held)
     }
+}
 
-    /// Gives it its identities, and waits until it has become its program.
-    fn see_through(&mut self) -> io::Result<()> {
-        let mut word = [0; 1 + size_of::<i32>()];
-        let mut length = self.from_child.read(&mut word)?;
-        if length == 1 && word[0] == READY {
-            map_identities(self.pid)?;
-            self.to_child.write_all(&[READY])?;
-            length = self.from_child.read(&mut word)?;
-            if length == 0 {
-                // The pipe was closed by the program's start.
-                return Ok(());
-            }
-        }
-        if length < word.len() {
-            return Err(io::Error::other("the child ended before it had become its program"));
-        }
-        let why = io::Error::from_raw_os_error(i32::from_ne_bytes([word[1], word[2], word[3], word[4]]));
-        Err(io::Error::new(why.kind(), format!("{}: {why}", Step::told(word[0]))))
-    }
+/// A step that failed, and why, as a child tells it.
+const WORD_BYTES: usize = 1 + size_of::<i32>();
+
+fn complaint(word: &[u8]) -> io::Error {
+    let [step, why @ ..] = word else { return io::Error::other(Step::told(READY)) };
+    let Ok(why) = why.try_into() else { return io::Error::other(Step::told(READY)) };
+    let why = io::Error::from_raw_os_error(i32::from_ne_bytes(why));
+    io::Error::new(why.kind(), format!("{}: {why}", Step::told(*step)))
 }
 
 impl Drop for Born {
@@ -164,6 +170,7 @@ mod tests {
     #[test]
     fn a_child_ends_when_its_server_is_gone_before_it_has_identities() {
         let nothing = File::options().read(true).write(true).open("/dev/null").unwrap();
+        let network = File::open("/proc/self/ns/net").unwrap();
         let (unmount, _tell_unmount) = pipe().unwrap();
         let (at_end, held) = pipe().map(|(r, w)| (File::from(r), w)).unwrap();
         let spawn = Spawn {
@@ -173,7 +180,7 @@ mod tests {
             complaints: &nothing,
             handed: Vec::new(),
             unmount_proc: unmount.as_fd(),
-            confinement: Confinement::Gofer { root: c"/tmp".into() },
+            confinement: Confinement::Gofer { network: network.as_fd(), root: c"/tmp".into() },
         };
         let mut born = spawn.bear().unwrap();
         // A second one, born while the first one's pipes are open here.
