@@ -120,7 +120,7 @@ impl Copy<'_> {
     async fn put_file(&mut self, source: &Path, destination: &str) -> anyhow::Result<()> {
         let metadata = tokio::fs::metadata(source).await.map_err(|e| wrong(source, e))?;
         let mode = metadata.permissions().mode() & 0o777;
-        let options = WriteFile { mode: Some(mode), user: self.user.clone(), parents: false };
+        let options = WriteFile { mode: Some(mode), user: self.user.clone(), parents: false, ..WriteFile::default() };
         let stat = self.part(destination)?.write_file_from(self.id, destination, &options, source).await?;
         self.copied.files += 1;
         self.copied.bytes += stat.size;

@@ -1,6 +1,7 @@
 //! Files of a guest. Contents stream both ways and are never held whole unless the caller asks.
 
-use http::Method;
+use http::header::{ETAG, IF_MATCH, IF_NONE_MATCH, RANGE};
+use http::{HeaderMap, HeaderValue, Method};
 use remuda_types::SandboxId;
 use remuda_types::wire::{FileList, FileStat};
 
@@ -17,17 +18,83 @@ pub struct WriteFile {
     pub user: Option<String>,
     /// Whether missing directories above it are made.
     pub parents: bool,
+    /// What must hold of the file that is replaced.
+    pub only_if: OnlyIf,
+}
+
+/// What must hold of a file before anything is done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum OnlyIf {
+    /// Nothing.
+    #[default]
+    Always,
+    /// There is none yet.
+    New,
+    /// There is one, whatever it holds.
+    Exists,
+    /// Its contents have this digest, as a stat, a read or a write told it: `sha256:…`.
+    Digest(String),
+}
+
+/// What is read of a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReadFile {
+    /// Guest user whose permissions count; `user` when absent.
+    pub user: Option<String>,
+    /// Offsets of the first byte and of the last one, if it ends before the file does; the whole file when absent.
+    pub range: Option<(u64, Option<u64>)>,
+    /// What must hold of the file.
+    pub only_if: OnlyIf,
+}
+
+/// How a path is given another name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MoveFile {
+    /// Guest user whose permissions count; `user` when absent.
+    pub user: Option<String>,
+    /// Whether what is there may be replaced.
+    pub overwrite: bool,
+}
+
+/// What is changed of a path.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SetAttributes {
+    /// Guest user whose permissions count; `user` when absent.
+    pub user: Option<String>,
+    /// Permission bits; as they are when absent.
+    pub mode: Option<u32>,
+    /// Owner by name, with that user's group; as it is when absent.
+    pub owner: Option<String>,
 }
 
 /// A file on its way out of a guest.
 #[derive(Debug)]
 pub struct FileDownload {
-    /// Size in bytes, where the server said it.
+    /// Bytes that come, where the server said it.
     pub size: Option<u64>,
+    /// Digest of the whole file's contents, where the server told it.
+    pub digest: Option<String>,
     /// Permission bits, where the server said them.
     pub mode: Option<u32>,
     /// The contents.
     pub body: Incoming,
+}
+
+impl OnlyIf {
+    fn headers(&self) -> Result<HeaderMap, ClientError> {
+        let mut headers = HeaderMap::new();
+        match self {
+            OnlyIf::Always => {}
+            OnlyIf::New => drop(headers.insert(IF_NONE_MATCH, HeaderValue::from_static("*"))),
+            OnlyIf::Exists => drop(headers.insert(IF_MATCH, HeaderValue::from_static("*"))),
+            OnlyIf::Digest(digest) => {
+                let tag = HeaderValue::try_from(format!("\"{digest}\""))
+                    .map_err(|_| ClientError::Input(format!("{digest:?} is no digest")))?;
+                headers.insert(IF_MATCH, tag);
+            }
+        }
+        Ok(headers)
+    }
 }
 
 impl WriteFile {
@@ -56,10 +123,33 @@ impl Client {
     /// # Errors
     /// `file_not_found`; otherwise as for every call.
     pub async fn read_file(&self, id: &SandboxId, path: &str) -> Result<FileDownload, ClientError> {
-        let body = self.call(Method::GET, files_path(id, "")?).query(&[("path", path)]).send().await?;
+        self.read_file_with(id, path, &ReadFile::default()).await
+    }
+
+    /// As [`Client::read_file`], for a part of a file, or one that must be the one that is meant.
+    ///
+    /// # Errors
+    /// `file_not_found`, `range_not_satisfiable`, `precondition_failed`; otherwise as for every call.
+    pub async fn read_file_with(
+        &self,
+        id: &SandboxId,
+        path: &str,
+        options: &ReadFile,
+    ) -> Result<FileDownload, ClientError> {
+        let mut headers = options.only_if.headers()?;
+        if let Some((first, last)) = options.range {
+            let last = last.map(|last| last.to_string()).unwrap_or_default();
+            let range = HeaderValue::try_from(format!("bytes={first}-{last}"));
+            headers.insert(RANGE, range.map_err(|e| ClientError::Input(e.to_string()))?);
+        }
+        let mut query = vec![("path", path)];
+        query.extend(options.user.as_deref().map(|user| ("user", user)));
+        let body = self.call(Method::GET, files_path(id, "")?).query(&query).headers(headers).send().await?;
+        let digest = body.headers().get(ETAG).and_then(|value| value.to_str().ok());
+        let digest = digest.map(|tag| tag.trim_matches('"').to_owned());
         let mode = body.headers().get("x-remuda-mode").and_then(|value| value.to_str().ok());
         let mode = mode.and_then(|octal| u32::from_str_radix(octal, 8).ok());
-        Ok(FileDownload { size: body.length(), mode, body })
+        Ok(FileDownload { size: body.length(), digest, mode, body })
     }
 
     /// `PUT /v1/sandboxes/{id}/files?path=…`: writes a file whole or not at all. A stream goes in by
@@ -75,7 +165,7 @@ impl Client {
         contents: impl Into<reqwest::Body>,
     ) -> Result<FileStat, ClientError> {
         let request = self.change("write_file", Some(id), Method::PUT, files_path(id, "")?);
-        request.query(&options.query(path)).body(contents).read().await
+        request.query(&options.query(path)).headers(options.only_if.headers()?).body(contents).read().await
     }
 
     /// As [`Client::write_file`], from a local file: it is read once for its digest, and again for each sending, so that
@@ -92,7 +182,7 @@ impl Client {
     ) -> Result<FileStat, ClientError> {
         let file = LocalFile::read(local).await?;
         let request = self.change("write_file", Some(id), Method::PUT, files_path(id, "")?);
-        request.query(&options.query(path)).file(file).read().await
+        request.query(&options.query(path)).headers(options.only_if.headers()?).file(file).read().await
     }
 
     /// `GET /v1/sandboxes/{id}/files/list?path=…`
@@ -109,6 +199,48 @@ impl Client {
     /// `file_not_found`; otherwise as for every call.
     pub async fn stat_file(&self, id: &SandboxId, path: &str) -> Result<FileStat, ClientError> {
         self.call(Method::GET, files_path(id, "/stat")?).query(&[("path", path)]).read().await
+    }
+
+    /// As [`Client::stat_file`], with the digest of a regular file's contents.
+    ///
+    /// # Errors
+    /// `file_not_found`; otherwise as for every call.
+    pub async fn digest_file(&self, id: &SandboxId, path: &str) -> Result<FileStat, ClientError> {
+        self.call(Method::GET, files_path(id, "/stat")?).query(&[("path", path), ("digest", "true")]).read().await
+    }
+
+    /// `POST /v1/sandboxes/{id}/files/move?path=…&to=…`
+    ///
+    /// # Errors
+    /// `file_not_found`, `file_exists`; otherwise as for every call.
+    pub async fn move_file(
+        &self,
+        id: &SandboxId,
+        from: &str,
+        to: &str,
+        options: &MoveFile,
+    ) -> Result<FileStat, ClientError> {
+        let overwrite = if options.overwrite { "true" } else { "false" };
+        let mut query = vec![("path", from), ("to", to), ("overwrite", overwrite)];
+        query.extend(options.user.as_deref().map(|user| ("user", user)));
+        self.change("move_file", Some(id), Method::POST, files_path(id, "/move")?).query(&query).read().await
+    }
+
+    /// `POST /v1/sandboxes/{id}/files/attributes?path=…`
+    ///
+    /// # Errors
+    /// `file_not_found`, `permission_denied`; otherwise as for every call.
+    pub async fn set_attributes(
+        &self,
+        id: &SandboxId,
+        path: &str,
+        options: &SetAttributes,
+    ) -> Result<FileStat, ClientError> {
+        let mut query = vec![("path", path.to_owned())];
+        query.extend(options.user.clone().map(|user| ("user", user)));
+        query.extend(options.mode.map(|mode| ("mode", format!("{mode:04o}"))));
+        query.extend(options.owner.clone().map(|owner| ("owner", owner)));
+        self.change("set_attributes", Some(id), Method::POST, files_path(id, "/attributes")?).query(&query).read().await
     }
 
     /// `DELETE /v1/sandboxes/{id}/files?path=…`

@@ -2,6 +2,7 @@
 //! after a crash can ask what became of them, or send them again. Never holds the API key of the server; what a request
 //! itself holds (such as environment variables) is in it, and only its owner can read it.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -13,8 +14,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::ClientError;
 
-/// Version of a file's form.
+/// Version of a file's form. One with conditions has the next, so that a program which doesn't know of them sends no
+/// call without.
 const VERSION: u32 = 1;
+/// Version of a file's form with conditions.
+const VERSION_WITH_CONDITIONS: u32 = 2;
 /// How the files' names end.
 const SUFFIX: &str = ".json";
 /// Largest file that is read back, in bytes: any body that is kept whole fits, as base64 too.
@@ -64,6 +68,9 @@ pub struct PendingCall {
     /// Its `Content-Type`, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
+    /// Headers that are conditions of it, by name: without them it would be another call.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub conditions: BTreeMap<String, String>,
     /// Its body.
     pub body: KeptBody,
     /// When it was written down, in Unix milliseconds by this machine's clock.
@@ -179,8 +186,10 @@ impl KeptCall {
 }
 
 impl PendingCall {
-    /// The form that is written now.
-    pub const VERSION: u32 = VERSION;
+    /// The form that is written of a call with these conditions.
+    pub fn version(conditions: &BTreeMap<String, String>) -> u32 {
+        if conditions.is_empty() { VERSION } else { VERSION_WITH_CONDITIONS }
+    }
 }
 
 fn write(directory: &Path, name: &str, text: &[u8]) -> io::Result<PathBuf> {
@@ -207,8 +216,8 @@ fn read(path: &Path) -> io::Result<PendingCall> {
     let mut text = Vec::new();
     File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut text)?;
     let call: PendingCall = serde_json::from_slice(&text).map_err(io::Error::from)?;
-    if call.version != VERSION {
-        let problem = format!("it has version {}, and this program reads {VERSION}", call.version);
+    if ![VERSION, VERSION_WITH_CONDITIONS].contains(&call.version) {
+        let problem = format!("it has version {}, and this program reads {VERSION_WITH_CONDITIONS}", call.version);
         return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
     }
     Ok(call)
@@ -237,6 +246,7 @@ mod tests {
             method: "POST".into(),
             path: "/v1/sandboxes".into(),
             content_type: Some("application/json".into()),
+            conditions: BTreeMap::new(),
             body: KeptBody::Text("{\"slot\": \"ä\"}".into()),
             kept_at_ms,
         }

@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use remuda_types::error::ErrorBody;
 use remuda_types::{Key, SandboxId};
@@ -219,9 +219,12 @@ fn record(
         (None, Some(_)) => KeptBody::Stream,
     };
     let url = request.url().as_str();
-    let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
+    let content_type = header(CONTENT_TYPE);
+    let conditions = [IF_MATCH, IF_NONE_MATCH].into_iter();
+    let conditions = conditions.filter_map(|name| Some((name.to_string(), header(name)?.to_owned()))).collect();
     PendingCall {
-        version: PendingCall::VERSION,
+        version: PendingCall::version(&conditions),
         key: key.clone(),
         kind: change.kind,
         sandbox: change.sandbox,
@@ -229,6 +232,7 @@ fn record(
         method: request.method().to_string(),
         path: url.strip_prefix(&client.url("")).unwrap_or(url).to_owned(),
         content_type: content_type.map(str::to_owned),
+        conditions,
         body,
         kept_at_ms: now_ms(),
     }
@@ -367,6 +371,9 @@ impl Client {
         let mut request = Request::new(client, call, method, &kept.path, Some(change));
         if let Some(content_type) = &kept.content_type {
             request = Request { builder: request.builder.header(CONTENT_TYPE, content_type), ..request };
+        }
+        for (name, value) in &kept.conditions {
+            request = Request { builder: request.builder.header(name, value), ..request };
         }
         request = match &kept.body {
             KeptBody::Nothing => request,

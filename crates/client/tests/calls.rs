@@ -181,7 +181,12 @@ async fn ids_names_and_paths_are_encoded() {
     let _ = client.snapshot_info("a/b?c#d").await;
     let _ = client.list_files(&id(), "/päth/with space&more").await;
     let _ = client
-        .write_file(&id(), "/a+b", &WriteFile { mode: Some(0o600), user: Some("root".into()), parents: true }, "x")
+        .write_file(
+            &id(),
+            "/a+b",
+            &WriteFile { mode: Some(0o600), user: Some("root".into()), parents: true, ..WriteFile::default() },
+            "x",
+        )
         .await;
     let filter = SandboxFilter { include_ended: true, slot: None, labels: vec![("k".into(), "v=1&2".into())] };
     let _ = client.list_sandboxes(&filter).await;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use remuda_client::{Client, ClientError, Pending, PendingCall, WriteFile, wire};
+use remuda_client::{Client, ClientError, OnlyIf, Pending, PendingCall, WriteFile, wire};
 use remuda_types::{ErrorCode, SandboxId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -183,6 +183,20 @@ async fn an_outcome_that_stays_unknown_names_its_key_and_stays_on_disk() {
     assert_eq!((kept[0].kind.as_str(), kept[0].content_type.as_deref()), ("create", Some("application/json")));
     assert_eq!(kept[0].body, remuda_client::KeptBody::Text(server.seen()[0].body.clone()));
     assert!(path.is_file());
+}
+
+#[tokio::test]
+async fn a_kept_call_is_never_sent_again_without_its_conditions() {
+    let server = Flaky::start(vec![Act::HangUp, written(true)]).await;
+    let kept = {
+        let once = Client::tcp(&server.url, API_KEY).unwrap().keeping(server.pending.clone());
+        let new = WriteFile { only_if: OnlyIf::New, ..WriteFile::default() };
+        once.looking_for(Duration::ZERO).write_file(&id(), "/f", &new, "some text").await.unwrap_err();
+        server.kept().remove(0)
+    };
+    assert_eq!(kept.version, 2, "a program that knows nothing of conditions must not send it");
+    Client::tcp(&server.url, API_KEY).unwrap().send_again(&kept).await.unwrap();
+    assert!(server.seen().iter().all(|seen| seen.head.to_ascii_lowercase().contains("if-none-match: *")));
 }
 
 #[tokio::test]

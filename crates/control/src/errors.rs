@@ -61,13 +61,21 @@ pub(crate) fn channel(id: &SandboxId, e: ChannelError) -> Error {
                 AgentErrorKind::NotADirectory => ErrorCode::NotADirectory,
                 AgentErrorKind::Full => ErrorCode::DiskFull,
                 AgentErrorKind::Busy => ErrorCode::LimitReached,
-                AgentErrorKind::Exists
-                | AgentErrorKind::Invalid
+                AgentErrorKind::Exists => ErrorCode::FileExists,
+                AgentErrorKind::Condition => ErrorCode::PreconditionFailed,
+                AgentErrorKind::OutOfRange => ErrorCode::RangeNotSatisfiable,
+                AgentErrorKind::Invalid
+                | AgentErrorKind::Unchanged
                 | AgentErrorKind::Failed
                 | AgentErrorKind::Undone
                 | AgentErrorKind::Forgotten => ErrorCode::InvalidRequest,
             };
             Error::new(code, refusal.message)
+        }
+        ChannelError::Outdated => {
+            Error::new(ErrorCode::AgentOutdated, format!("the agent in {id} does not know this call"))
+                .cause("it came with a memory snapshot that an earlier version made, and lives as long as that machine")
+                .remedy("stop the sandbox and start it: its files stay, and the agent is this server's then")
         }
         ChannelError::Broken(why) => {
             Error::new(ErrorCode::Unreachable, format!("the agent of {id} can no longer be understood")).cause(why)

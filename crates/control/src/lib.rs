@@ -31,6 +31,10 @@ pub use caller::{ACCOUNT_DEFAULT, Caller};
 pub use operation::{Answered, Call};
 pub use platform::{Config, Ground, Platform};
 pub use remuda_engine::{Fingerprint, Parts};
+pub use remuda_guest_proto::{ByteRange, Conditions, Contents};
 pub use remuda_journal::{Gate, Passage};
-pub use stream::{ByteStream, GuestStream, OutputQuery, OutputSlice, WriteOptions};
+pub use stream::{
+    Attributes, ByteStream, FileAt, FileContents, FileRead, GuestStream, MoveFile, OutputQuery, OutputSlice,
+    ReadOptions, WriteOptions,
+};
 pub use webhooks::{Courier, Parcel, Refused};

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::Stream;
+use remuda_guest_proto::{ByteRange, Conditions};
 use remuda_types::ExecutionState;
-use remuda_types::wire::OutputStream;
+use remuda_types::wire::{FileStat, OutputStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -48,6 +49,69 @@ pub struct OutputSlice {
     pub exit_code: Option<i32>,
 }
 
+/// A path of a guest, and who touches it.
+#[derive(Debug, Clone)]
+pub struct FileAt {
+    /// Absolute path.
+    pub path: String,
+    /// Guest user by name, whose permissions count; `user` when absent.
+    pub user: Option<String>,
+}
+
+/// What to read of a file, and when.
+#[derive(Debug, Clone, Default)]
+pub struct ReadOptions {
+    /// Which bytes; all of them when absent.
+    pub range: Option<ByteRange>,
+    /// What must hold of the file.
+    pub conditions: Conditions,
+}
+
+/// What a read of a file came to.
+pub enum FileRead {
+    /// Its contents, or a part of them.
+    Contents(FileContents),
+    /// The caller has these contents, as a condition says.
+    Unchanged {
+        /// Their digest.
+        digest: String,
+    },
+}
+
+/// A file on its way out.
+pub struct FileContents {
+    /// What it is.
+    pub stat: FileStat,
+    /// Offset of the first byte.
+    pub first: u64,
+    /// Bytes that come: exactly so many of a part.
+    pub length: u64,
+    /// The bytes.
+    pub bytes: ByteStream,
+}
+
+/// Which name a path is to have instead.
+#[derive(Debug, Clone)]
+pub struct MoveFile {
+    /// Absolute path.
+    pub from: String,
+    /// Absolute path of the new name itself.
+    pub to: String,
+    /// Guest user by name, whose permissions count; `user` when absent.
+    pub user: Option<String>,
+    /// Whether what is there may be replaced.
+    pub overwrite: bool,
+}
+
+/// What of a path is to be changed.
+#[derive(Debug, Clone, Default)]
+pub struct Attributes {
+    /// Permission bits; as they are when absent.
+    pub mode: Option<u32>,
+    /// Owner by name, with that user's group; as it is when absent.
+    pub owner: Option<String>,
+}
+
 /// How to write a file.
 #[derive(Debug, Clone, Default)]
 pub struct WriteOptions {
@@ -60,6 +124,8 @@ pub struct WriteOptions {
     /// What the caller says of the body, as the text of its `Content-Digest` header: with it, a keyed call is told from
     /// another one without its body being read.
     pub content_digest: Option<String>,
+    /// What must hold of the file that is replaced.
+    pub conditions: Conditions,
 }
 
 /// A connection to a port of a guest. What goes through it counts as work in its sandbox; that it is open does not.

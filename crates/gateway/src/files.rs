@@ -1,59 +1,100 @@
-//! Routes of a guest's files. Contents stream through in both directions and are never held whole.
+//! Routes of a guest's files: their contents, which stream through in both directions and are never held whole.
 
 use std::io;
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::TryStreamExt;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use remuda_control::{Platform, WriteOptions};
+use remuda_control::{FileAt, FileContents, FileRead, Platform, ReadOptions, WriteOptions};
 use remuda_types::error::ErrorBody;
-use remuda_types::wire::{FileList, FileStat};
+use remuda_types::wire::FileStat;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::calling::{By, Calling, WithKey, told};
 use crate::errors::{Answer, Failure, invalid};
 use crate::extract::{OfSandbox, QueryOf};
+use crate::file_headers::{WithConditions, WithRange, conditions, etag, range};
 
 const CONTENT_DIGEST: HeaderName = HeaderName::from_static("content-digest");
 const MODE: HeaderName = HeaderName::from_static("x-remuda-mode");
 
-/// Which path.
+/// Which path, and who touches it.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct AtPath {
     /// Absolute path in the guest.
     path: String,
+    /// Guest user by name, whose permissions count; `user` when absent.
+    user: Option<String>,
 }
 
-/// Reads a file.
-#[utoipa::path(get, path = "/v1/sandboxes/{id}/files", operation_id = "read_file", tag = "files", params(OfSandbox, AtPath), responses(
+impl From<AtPath> for FileAt {
+    fn from(AtPath { path, user }: AtPath) -> FileAt {
+        FileAt { path, user }
+    }
+}
+
+/// Reads a file, or a part of one. The `ETag` is the digest of its contents: it is told of a file that is not large
+/// (`file_digest_bytes_max`), and of any under a condition.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/files", operation_id = "read_file", tag = "files",
+    params(OfSandbox, AtPath, WithRange, WithConditions), responses(
     (status = 200, description = "Its bytes.", body = Vec<u8>, content_type = "application/octet-stream",
-        headers(("X-Remuda-Mode" = String, description = "Permission bits in octal, as in 0644."))),
+        headers(("X-Remuda-Mode" = String, description = "Permission bits in octal, as in 0644."),
+            ("ETag" = String, description = "`\"sha256:…\"`, the digest of its contents."))),
+    (status = 206, description = "The bytes that were asked for.", body = Vec<u8>, content_type = "application/octet-stream",
+        headers(("Content-Range" = String, description = "Which bytes of how many."))),
+    (status = 304, description = "The caller has these contents, as `If-None-Match` says."),
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn read(
     State(platform): State<Platform>,
     By(caller): By,
     of: OfSandbox,
     QueryOf(at): QueryOf<AtPath>,
+    headers: HeaderMap,
 ) -> Answer<Response> {
-    let (stat, bytes) = platform.read_file(&caller, &of.id, &at.path).await?;
+    let options = ReadOptions { range: range(&headers), conditions: conditions(&headers)? };
+    let part = options.range.is_some();
+    let FileContents { stat, first, length, bytes } =
+        match platform.read_file(&caller, &of.id, &at.into(), options).await? {
+            FileRead::Contents(contents) => contents,
+            FileRead::Unchanged { digest } => {
+                let mut response = StatusCode::NOT_MODIFIED.into_response();
+                tag(&mut response, Some(&digest));
+                return Ok(response);
+            }
+        };
     let mut response = Body::from_stream(bytes).into_response();
+    tag(&mut response, stat.digest.as_deref());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     // Files of /proc say that they are empty and are not: a length of 0 would cut them off.
-    if stat.size > 0 {
-        headers.insert(CONTENT_LENGTH, stat.size.into());
+    if length > 0 {
+        headers.insert(CONTENT_LENGTH, length.into());
     }
     if let Ok(mode) = HeaderValue::try_from(format!("{:04o}", stat.mode)) {
         headers.insert(MODE, mode);
     }
+    if part {
+        // What a guest says may be anything.
+        let last = first.saturating_add(length).saturating_sub(1);
+        if let Ok(range) = HeaderValue::try_from(format!("bytes {first}-{last}/{}", stat.size)) {
+            headers.insert(CONTENT_RANGE, range);
+        }
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    }
     Ok(response)
+}
+
+fn tag(response: &mut Response, digest: Option<&str>) {
+    if let Some(value) = digest.and_then(etag) {
+        response.headers_mut().insert(ETAG, value);
+    }
 }
 
 /// How to write a file.
@@ -73,10 +114,13 @@ pub(crate) struct WriteQuery {
     parents: bool,
 }
 
-/// Writes a file; it is replaced as a whole or not at all.
-#[utoipa::path(put, path = "/v1/sandboxes/{id}/files", operation_id = "write_file", tag = "files", params(OfSandbox, WriteQuery, WithKey),
+/// Writes a file; it is replaced as a whole or not at all. `If-Match: "sha256:…"` replaces what has that digest alone, and
+/// `If-None-Match: *` makes a new file alone: else it is `precondition_failed`, and nothing is written.
+#[utoipa::path(put, path = "/v1/sandboxes/{id}/files", operation_id = "write_file", tag = "files",
+    params(OfSandbox, WriteQuery, WithConditions, WithKey),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses(
-    (status = 201, description = "It was written.", body = FileStat),
+    (status = 201, description = "It was written.", body = FileStat,
+        headers(("ETag" = String, description = "`\"sha256:…\"`, the digest of what was written."))),
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn write(
     State(platform): State<Platform>,
@@ -89,94 +133,20 @@ pub(crate) async fn write(
     let mode = query.mode.as_deref().map(octal).transpose()?;
     let content_digest =
         headers.get(CONTENT_DIGEST).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-    let options = WriteOptions { mode, user: query.user, parents: query.parents, content_digest };
+    let conditions = conditions(&headers)?;
+    let options = WriteOptions { mode, user: query.user, parents: query.parents, content_digest, conditions };
     let bytes = Box::pin(body.into_data_stream().map_err(io::Error::other));
-    Ok(told(StatusCode::CREATED, platform.write_file(&call, &of.id, &query.path, options, bytes).await))
+    let answered = platform.write_file(&call, &of.id, &query.path, options, bytes).await;
+    let digest = answered.result.as_ref().ok().and_then(|stat| stat.digest.clone());
+    let mut response = told(StatusCode::CREATED, answered);
+    tag(&mut response, digest.as_deref());
+    Ok(response)
 }
 
-fn octal(text: &str) -> Result<u32, Failure> {
+pub(crate) fn octal(text: &str) -> Result<u32, Failure> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| digits && *mode <= 0o7777);
     mode.ok_or_else(|| Failure(invalid(format!("the query's mode is {text:?}, not permission bits such as 0644"))))
-}
-
-/// Lists a directory.
-#[utoipa::path(get, path = "/v1/sandboxes/{id}/files/list", operation_id = "list_files", tag = "files", params(OfSandbox, AtPath), responses(
-    (status = 200, description = "Its entries.", body = FileList),
-    (status = "default", description = "An error.", body = ErrorBody)))]
-pub(crate) async fn list(
-    State(platform): State<Platform>,
-    By(caller): By,
-    of: OfSandbox,
-    QueryOf(at): QueryOf<AtPath>,
-) -> Answer<Json<FileList>> {
-    Ok(Json(platform.list_files(&caller, &of.id, &at.path).await?))
-}
-
-/// Tells what a path is; links are not followed.
-#[utoipa::path(get, path = "/v1/sandboxes/{id}/files/stat", operation_id = "stat_file", tag = "files", params(OfSandbox, AtPath), responses(
-    (status = 200, description = "What it is.", body = FileStat),
-    (status = "default", description = "An error.", body = ErrorBody)))]
-pub(crate) async fn stat(
-    State(platform): State<Platform>,
-    By(caller): By,
-    of: OfSandbox,
-    QueryOf(at): QueryOf<AtPath>,
-) -> Answer<Json<FileStat>> {
-    Ok(Json(platform.stat_file(&caller, &of.id, &at.path).await?))
-}
-
-/// What to remove.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct RemoveQuery {
-    /// Absolute path in the guest.
-    path: String,
-    /// Whether a directory is removed with all that is in it.
-    #[serde(default)]
-    #[param(required = false)]
-    recursive: bool,
-}
-
-/// Removes a file or directory.
-#[utoipa::path(delete, path = "/v1/sandboxes/{id}/files", operation_id = "remove_file", tag = "files", params(OfSandbox, RemoveQuery, WithKey), responses(
-    (status = 204, description = "It is gone."),
-    (status = "default", description = "An error.", body = ErrorBody)))]
-pub(crate) async fn remove(
-    State(platform): State<Platform>,
-    Calling(call): Calling,
-    of: OfSandbox,
-    QueryOf(query): QueryOf<RemoveQuery>,
-) -> Answer<Response> {
-    Ok(told(StatusCode::NO_CONTENT, platform.remove_file(&call, &of.id, &query.path, query.recursive).await))
-}
-
-/// Which directory to make.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct DirectoryQuery {
-    /// Absolute path in the guest.
-    path: String,
-    /// Whether missing directories above it are made, and one that exists is no error.
-    #[serde(default)]
-    #[param(required = false)]
-    parents: bool,
-}
-
-/// Makes a directory.
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/files/mkdir", tag = "files", params(OfSandbox, DirectoryQuery, WithKey),
-    responses(
-    (status = 201, description = "It is there.", body = FileStat),
-    (status = "default", description = "An error.", body = ErrorBody)))]
-pub(crate) async fn make_directory(
-    State(platform): State<Platform>,
-    Calling(call): Calling,
-    of: OfSandbox,
-    QueryOf(query): QueryOf<DirectoryQuery>,
-) -> Answer<Response> {
-    Ok(told(StatusCode::CREATED, platform.make_directory(&call, &of.id, &query.path, query.parents).await))
 }
 
 #[cfg(test)]

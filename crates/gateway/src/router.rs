@@ -21,7 +21,8 @@ use crate::drain::drain_what_is_left;
 use crate::errors::{Failure, method_not_allowed, panicked, route_not_found};
 use crate::openapi::Base;
 use crate::{
-    events, executions, files, keys, operations, ports, receipts, sandboxes, server, snapshots, usage, webhooks, whoami,
+    events, executions, files, keys, operations, paths, ports, receipts, sandboxes, server, snapshots, usage, webhooks,
+    whoami,
 };
 
 /// Every route for whom `access` lets in.
@@ -75,10 +76,12 @@ fn guarded_routes() -> OpenApiRouter<Platform> {
         .routes(routes!(executions::show, executions::cancel))
         .routes(routes!(executions::output))
         .routes(routes!(executions::signal))
-        .routes(routes!(files::read, files::write, files::remove))
-        .routes(routes!(files::list))
-        .routes(routes!(files::stat))
-        .routes(routes!(files::make_directory))
+        .routes(routes!(files::read, files::write, paths::remove))
+        .routes(routes!(paths::list))
+        .routes(routes!(paths::stat))
+        .routes(routes!(paths::make_directory))
+        .routes(routes!(paths::rename))
+        .routes(routes!(paths::set_attributes))
         .routes(routes!(snapshots::capture))
         .routes(routes!(snapshots::fork))
         .routes(routes!(snapshots::list))

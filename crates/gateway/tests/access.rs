@@ -59,6 +59,9 @@ fn samples() -> Vec<Sample> {
             if path.contains("/files") {
                 path.push_str("?path=/workspace/x");
             }
+            if call == Action::MoveFile {
+                path.push_str("&to=/workspace/y");
+            }
             samples.push(Sample { call, method: method.to_uppercase(), path, body });
         }
     }

@@ -19,9 +19,11 @@
 //!   credit, which carries the bytes consumed since the channel began. The agent never drops output: at its
 //!   window it stops reading the program's pipe.
 
+mod files;
 mod frame;
 mod message;
 
+pub use files::{ByteRange, Conditions, Contents};
 pub use frame::{
     FRAME_BEGIN, FRAME_END, FRAME_PAYLOAD_BYTES_MAX, Frame, FrameError, HEADER_BYTES, HOST_END_ABANDONED, Header, Kind,
     PADDING_BYTES, read_frame, write_frame,
@@ -36,6 +38,14 @@ pub use message::{
 /// 1 had no [`FRAME_END`] and no nonce. It was never released, so that no snapshot holds an agent that speaks it, and
 /// this side reads 2 alone.
 pub const PROTOCOL_VERSION: u8 = 2;
+
+/// Which calls an agent of this build knows, as it says when it is bound. Frames and the meaning of calls stay as they
+/// are: a newer agent knows all that an older one did. The host asks an agent for nothing that it does not know
+/// ([`Request::needs`]), since agents live as long as the snapshots they are in.
+///
+/// 0: executions and plain files. 1: parts, digests and conditions of files; moving; permission bits and owners; effects
+/// of making and removing paths.
+pub const CALLS: u32 = 1;
 
 /// How far a sender of data may be ahead of the receiver's last credit, in bytes for each channel.
 pub const WINDOW_BYTES: u64 = 1 << 20;

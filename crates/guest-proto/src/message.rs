@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::files::{ByteRange, Conditions};
 use crate::frame::{FrameError, Kind};
 
 /// A call of the host.
@@ -38,8 +39,21 @@ pub enum Request {
         /// Guest user whose permissions count.
         user: String,
     },
+    /// Reads a file or a part of one. Answered by [`Reply::Opened`], then data and an end on the call's channel.
+    OpenFile {
+        /// Absolute path.
+        path: String,
+        /// Guest user whose permissions count.
+        user: String,
+        /// Which bytes; all of them when absent.
+        range: Option<ByteRange>,
+        /// What must hold of it.
+        conditions: Conditions,
+        /// Largest file whose digest is made without being asked for by a condition, in bytes.
+        digest_bytes_max: u64,
+    },
     /// Writes a file: data and an end follow on the call's channel; it is renamed into place at the end and only then
-    /// answered by [`Reply::Entry`].
+    /// answered by [`Reply::Entry`], with the digest of what was written.
     WriteFile {
         /// Absolute path.
         path: String,
@@ -49,6 +63,9 @@ pub enum Request {
         mode: Option<u32>,
         /// Whether missing directories are made.
         parents: bool,
+        /// What must hold of the file that is replaced.
+        #[serde(default, skip_serializing_if = "Conditions::is_empty")]
+        conditions: Conditions,
         /// The server's number for this effect.
         effect: u64,
     },
@@ -67,6 +84,9 @@ pub enum Request {
         path: String,
         /// Guest user whose permissions count.
         user: String,
+        /// Whether the digest of a regular file is told too.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        digest: bool,
     },
     /// Makes a directory. Answered by [`Reply::Entry`].
     MakeDirectory {
@@ -76,6 +96,9 @@ pub enum Request {
         user: String,
         /// Whether missing parents are made and an existing directory is fine.
         parents: bool,
+        /// The server's number for this effect. Agents before [`CALLS`](crate::CALLS) 1 don't look at it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        effect: Option<u64>,
     },
     /// Removes a path. Answered by [`Reply::Done`].
     Remove {
@@ -85,6 +108,35 @@ pub enum Request {
         user: String,
         /// Whether a directory goes with all that is in it.
         recursive: bool,
+        /// The server's number for this effect. Agents before [`CALLS`](crate::CALLS) 1 don't look at it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        effect: Option<u64>,
+    },
+    /// Gives a path another name. Answered by [`Reply::Entry`] of the new one.
+    Move {
+        /// Absolute path.
+        from: String,
+        /// Absolute path of the new name itself, not of a directory to put it into.
+        to: String,
+        /// Guest user whose permissions count.
+        user: String,
+        /// Whether a file, or an empty directory by a directory, may be replaced.
+        overwrite: bool,
+        /// The server's number for this effect.
+        effect: u64,
+    },
+    /// Changes permission bits and owner of what a path leads to. Answered by [`Reply::Entry`].
+    SetAttributes {
+        /// Absolute path; links are followed.
+        path: String,
+        /// Guest user whose permissions count.
+        user: String,
+        /// Permission bits; as they are when absent.
+        mode: Option<u32>,
+        /// Owner by name, with that user's group; as it is when absent.
+        owner: Option<String>,
+        /// The server's number for this effect.
+        effect: u64,
     },
     /// Names the open files that have no name left, which gVisor cannot checkpoint. Answered by [`Reply::Sentences`].
     DeletedOpenFiles,
@@ -97,6 +149,19 @@ pub enum Request {
     },
     /// Asks for a sign of life. Answered by [`Reply::Done`].
     Ping,
+}
+
+impl Request {
+    /// Which [`Bound::calls`] an agent must have to carry this out as it is meant. An older one would refuse a call that
+    /// it does not know, and not see a member that it does not know.
+    pub fn needs(&self) -> u32 {
+        match self {
+            Request::OpenFile { .. } | Request::Move { .. } | Request::SetAttributes { .. } => 1,
+            Request::WriteFile { conditions, .. } if !conditions.is_empty() => 1,
+            Request::Stat { digest: true, .. } => 1,
+            _ => 0,
+        }
+    }
 }
 
 /// What a host recognises the beginning of its own conversation by. Bytes that a guest can't know before.
@@ -180,6 +245,15 @@ pub enum Reply {
     },
     /// A path.
     Entry(Entry),
+    /// A file of which data follows.
+    Opened {
+        /// What it is.
+        entry: Entry,
+        /// Offset of the first byte that follows.
+        first: u64,
+        /// Bytes that follow: exactly so many where a range was asked for, else as the size says.
+        length: u64,
+    },
     /// A directory.
     Entries {
         /// Its entries.
@@ -203,6 +277,9 @@ pub struct Bound {
     pub agent: String,
     /// Executions it knows, running or ended and not forgotten.
     pub executions: Vec<ExecutionReport>,
+    /// Which calls it knows: see [`CALLS`](crate::CALLS).
+    #[serde(default)]
+    pub calls: u32,
 }
 
 /// An execution as the agent knows it.
@@ -278,6 +355,9 @@ pub struct Entry {
     pub modified_ms: i64,
     /// Target of a link.
     pub target: Option<String>,
+    /// SHA-256 of a regular file's contents in hex, where it was asked for or known anyway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
 }
 
 /// Why the agent did not do what was asked.
@@ -307,6 +387,12 @@ pub enum AgentErrorKind {
     Full,
     /// As much is under way in the agent as it takes; nothing was done, and it may be asked again.
     Busy,
+    /// A condition of the call does not hold; nothing was done.
+    Condition,
+    /// The caller has it already, as a condition of the call says.
+    Unchanged,
+    /// The file has none of the bytes that were asked for.
+    OutOfRange,
     /// The call makes no sense.
     Invalid,
     /// Nothing of it was done: it never arrived whole, or was broken off before it had any effect.

@@ -35,6 +35,9 @@ pub struct Agent {
     pub users: Users,
     /// Threads.
     pub workers: Arc<Workers>,
+    /// Held by whoever puts a file under a name, from looking at what is there until the new one is: of two calls that
+    /// must find the same contents, one does.
+    pub placing: Mutex<()>,
     /// Executions that have a thread.
     pub live_executions: Arc<AtomicUsize>,
     /// File calls that have a thread.
@@ -63,6 +66,7 @@ impl Agent {
             effects: Mutex::default(),
             users: Users::default(),
             workers: Arc::default(),
+            placing: Mutex::default(),
             live_executions: Arc::default(),
             live_file_calls: Arc::default(),
             moved_bytes: AtomicUsize::new(0),

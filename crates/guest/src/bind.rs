@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use remuda_guest_proto::{Bind, Bound, Frame, Kind, Nonce, Reply};
+use remuda_guest_proto::{Bind, Bound, CALLS, Frame, Kind, Nonce, Reply};
 
 use crate::agent::{Agent, reply_frame};
 use crate::execution::Execution;
@@ -24,7 +24,7 @@ pub fn bind(agent: &Agent, call: u32, nonce: Nonce, bind: &Bind) {
     let mut shared: Vec<Arc<Execution>> = executions.values().cloned().collect();
     shared.sort_by_key(|execution| execution.channel);
     let reports = shared.iter().map(|execution| execution.rebind(have.get(&execution.channel).copied())).collect();
-    let bound = Reply::Bound(Bound { agent: env!("CARGO_PKG_VERSION").to_owned(), executions: reports });
+    let bound = Reply::Bound(Bound { agent: env!("CARGO_PKG_VERSION").to_owned(), executions: reports, calls: CALLS });
     let synced = Frame::new(Kind::Synced, 0, nonce.to_vec());
     agent.outbox.speak([synced, reply_frame(call, &Ok(bound))], &shared);
 }

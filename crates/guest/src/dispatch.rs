@@ -72,19 +72,35 @@ fn request(agent: &Arc<Agent>, call: u32, payload: &[u8]) {
         Request::Outcome { effect } => tell_outcome(agent, effect, host, call),
         Request::Ping => agent.reply(host, call, &Ok(Reply::Done)),
         Request::DeletedOpenFiles => files::call(agent, host, call, |_| Ok(crate::deleted::sentences())),
-        Request::ReadFile { path, user } => files::read(agent, host, call, path, user),
-        Request::WriteFile { path, user, mode, parents, effect } => {
-            files::write(agent, host, call, files::Write { path, user, mode, parents, effect });
+        Request::ReadFile { path, user } => files::read(agent, host, call, files::Read::whole(path, user)),
+        Request::OpenFile { path, user, range, conditions, digest_bytes_max } => {
+            let part = Some(files::Part { range, conditions, digest_bytes_max });
+            files::read(agent, host, call, files::Read { path, user, part });
+        }
+        Request::WriteFile { path, user, mode, parents, conditions, effect } => {
+            files::write(agent, host, call, files::Write { path, user, mode, parents, conditions, effect });
         }
         Request::List { path, user, limit } => {
             files::call(agent, host, call, move |agent| files::list(agent, &path, &user, limit));
         }
-        Request::Stat { path, user } => files::call(agent, host, call, move |agent| files::stat(agent, &path, &user)),
-        Request::MakeDirectory { path, user, parents } => {
-            files::call(agent, host, call, move |agent| files::make_directory(agent, &path, &user, parents));
+        Request::Stat { path, user, digest } => {
+            files::call(agent, host, call, move |agent| files::stat(agent, &path, &user, digest));
         }
-        Request::Remove { path, user, recursive } => {
-            files::call(agent, host, call, move |agent| files::remove(agent, &path, &user, recursive));
+        Request::MakeDirectory { path, user, parents, effect } => {
+            files::change(agent, host, call, effect, move |agent| files::make_directory(agent, &path, &user, parents));
+        }
+        Request::Remove { path, user, recursive, effect } => {
+            files::change(agent, host, call, effect, move |agent| files::remove(agent, &path, &user, recursive));
+        }
+        Request::Move { from, to, user, overwrite, effect } => {
+            files::change(agent, host, call, Some(effect), move |agent| {
+                files::rename(agent, &from, &to, &user, overwrite)
+            });
+        }
+        Request::SetAttributes { path, user, mode, owner, effect } => {
+            files::change(agent, host, call, Some(effect), move |agent| {
+                files::set_attributes(agent, &path, &user, mode, owner.as_deref())
+            });
         }
     }
 }

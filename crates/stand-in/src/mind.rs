@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use remuda_guest_proto::{
-    AgentError, AgentErrorKind, Bound, Entry, EntryKind, Event, ExecutionReport, Frame, Kind, OutputChunk, Program,
-    Reply, ReplyResult, Request, Spawn, Stream,
+    AgentError, AgentErrorKind, Bound, CALLS, Entry, EntryKind, Event, ExecutionReport, Frame, Kind, OutputChunk,
+    Program, Reply, ReplyResult, Request, Spawn, Stream,
 };
 use serde::{Deserialize, Serialize};
 
@@ -45,7 +45,7 @@ impl Mind {
         match request {
             Request::Bind { nonce, identity } => {
                 let reports = self.runs.values().map(|run| run.report.clone()).collect();
-                let bound = Bound { agent: "stand-in".to_owned(), executions: reports };
+                let bound = Bound { agent: "stand-in".to_owned(), executions: reports, calls: CALLS };
                 let mut frames =
                     vec![Frame::new(Kind::Synced, 0, nonce.to_vec()), reply(call, &Ok(Reply::Bound(bound)))];
                 for run in self.runs.values() {
@@ -78,7 +78,12 @@ impl Mind {
             Request::MakeDirectory { path, .. } => vec![reply(call, &Ok(Reply::Entry(directory(path))))],
             Request::List { .. } => vec![reply(call, &Ok(Reply::Entries { entries: Vec::new(), truncated: false }))],
             Request::DeletedOpenFiles => vec![reply(call, &Ok(Reply::Sentences { sentences: Vec::new() }))],
-            Request::ReadFile { path, .. } | Request::WriteFile { path, .. } | Request::Stat { path, .. } => {
+            Request::ReadFile { path, .. }
+            | Request::OpenFile { path, .. }
+            | Request::WriteFile { path, .. }
+            | Request::Stat { path, .. }
+            | Request::Move { from: path, .. }
+            | Request::SetAttributes { path, .. } => {
                 vec![reply(call, &Err(refusal(AgentErrorKind::NotFound, &path)))]
             }
         }
@@ -152,5 +157,5 @@ fn refusal(kind: AgentErrorKind, message: &str) -> AgentError {
 
 fn directory(path: String) -> Entry {
     let (size, mode, uid, gid, modified_ms) = (0, 0o755, 0, 0, 0);
-    Entry { path, kind: EntryKind::Directory, size, mode, uid, gid, modified_ms, target: None }
+    Entry { path, kind: EntryKind::Directory, size, mode, uid, gid, modified_ms, target: None, digest: None }
 }

@@ -94,6 +94,10 @@ codes! {
     Interrupted = "interrupted", 409;
     /// The effect was handed over, and nobody can say whether it took place.
     Indeterminate = "indeterminate", 409;
+    /// Something is there already, and the call may not replace it.
+    FileExists = "file_exists", 409;
+    /// The agent in this sandbox is from an older snapshot and does not know this call.
+    AgentOutdated = "agent_outdated", 409;
     /// The path is no regular file.
     NotARegularFile = "not_a_regular_file", 409;
     /// The path is no directory.
@@ -102,8 +106,12 @@ codes! {
     GenerationGone = "generation_gone", 410;
     /// The call with this key was done, and what came of it is no longer kept.
     OutcomeEvicted = "outcome_evicted", 410;
+    /// A condition of the call does not hold; nothing was done.
+    PreconditionFailed = "precondition_failed", 412;
     /// Larger than the named limit.
     TooLarge = "too_large", 413;
+    /// The file has none of the bytes that were asked for.
+    RangeNotSatisfiable = "range_not_satisfiable", 416;
     /// The named limit is reached.
     LimitReached = "limit_reached", 429;
     /// All executions that a sandbox keeps on record run; none can be let go of.

@@ -50,6 +50,8 @@ pub const NAME_BYTES_MAX: usize = 128;
 pub const PATH_BYTES_MAX: usize = 4096;
 /// Entries that one directory listing answers at most.
 pub const DIRECTORY_ENTRIES_MAX: usize = 10_000;
+/// Largest file whose digest a read tells without a condition that asks for it, in bytes.
+pub const FILE_DIGEST_BYTES_MAX: u64 = 16 << 20;
 /// Memory of a sandbox by default, in MiB.
 pub const MEMORY_MIB_DEFAULT: u32 = 2048;
 /// Least memory a sandbox may ask for, in MiB: below it the sentry itself does not fit.

@@ -2,6 +2,7 @@
 
 mod access;
 mod deadlines;
+pub mod file;
 mod help;
 mod signal;
 #[cfg(test)]
@@ -108,6 +109,9 @@ pub enum Command {
     Cancel(Cancel),
     /// Copy files or directories from or to a sandbox
     Cp(Cp),
+    /// Look at single files of a sandbox, read and write them, move them, change their modes
+    #[command(subcommand)]
+    File(file::FileCommand),
     /// Halt the processes of a sandbox; they keep their memory
     Pause(OneChange),
     /// Let a paused sandbox go on

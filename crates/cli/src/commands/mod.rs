@@ -4,6 +4,7 @@ mod access;
 mod cancel;
 mod drill;
 mod exec;
+mod file;
 mod files;
 mod history;
 mod operation;
@@ -41,6 +42,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Logs(args) => exec::logs(global, &args).await,
         Command::Cancel(args) => cancel::run(global, args).await,
         Command::Cp(args) => files::copy(global, args).await,
+        Command::File(command) => file::run(global, command).await,
         Command::Snapshot(command) => snapshots::run(global, command).await,
         Command::Fork(args) => snapshots::fork(global, args).await,
         Command::Restore(args) => snapshots::restore(global, args).await,

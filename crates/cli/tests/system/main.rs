@@ -15,6 +15,7 @@ mod drills;
 mod embedded;
 mod events;
 mod executions;
+mod file_calls;
 mod files;
 mod full_disk;
 mod guest_files;

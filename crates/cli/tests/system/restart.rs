@@ -482,3 +482,22 @@ async fn a_machine_that_does_not_answer_is_unreachable_and_not_gone() {
     assert_eq!((found.status, &found.body["exit_code"]), (201, &json!(0)), "{found:?}");
     assert_eq!(api.count(&sandbox.id).await, before.after(1));
 }
+
+#[tokio::test]
+async fn a_move_that_is_cut_off_anywhere_happens_once_or_not_at_all() {
+    let place = Place::new();
+    let mut api = place.start();
+    let id = api.create().await.id;
+    for (n, after_ms) in KILL_AFTER_MS.into_iter().enumerate() {
+        api.sh(&id, &format!("echo {n} > from{n}")).await;
+        let path = format!("/v1/sandboxes/{id}/files/move?path=/workspace/from{n}&to=/workspace/to{n}");
+        let key = format!("move-{n}");
+        api = killed_after(api, &place, after_ms, "POST", &path, &key, "");
+        let told = settled(&api, "POST", &path, &key, "");
+        let there = api.sh(&id, &format!("ls | grep '[mo]{n}$'; cat from{n} to{n} 2>/dev/null || true")).await;
+        match told.status {
+            200 => assert_eq!(there, format!("to{n}\n{n}"), "{after_ms}: {told:?}"),
+            _ => assert_eq!((told.code(), there), ("interrupted", format!("from{n}\n{n}")), "{after_ms}: {told:?}"),
+        }
+    }
+}

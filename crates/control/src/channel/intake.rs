@@ -90,9 +90,11 @@ impl Download {
         let mut download =
             Download { channel: channel.clone(), number, chunks, taken: 0, credited, expected: 0, finished: false };
         let reply = channel.call_on(number, request).await?;
-        if let Reply::Entry(entry) = &reply {
-            download.expected = entry.size;
-        }
+        download.expected = match &reply {
+            Reply::Entry(entry) => entry.size,
+            Reply::Opened { length, .. } => *length,
+            _ => 0,
+        };
         Ok((reply, download))
     }
 }

@@ -52,6 +52,9 @@ pub(crate) enum ChannelError {
     /// No answer came in time.
     #[error("the agent did not answer within {} s", .0.as_secs())]
     Silent(Duration),
+    /// The agent is too old for the call, which was not sent.
+    #[error("its agent does not know this call")]
+    Outdated,
     /// The machine has ended or is being ended.
     #[error("its processes have ended")]
     Closed,
@@ -67,6 +70,8 @@ pub(crate) struct Channel {
 struct Shared {
     orders: mpsc::Sender<Order>,
     next_channel: AtomicU32,
+    /// Which calls the agent knows, as it said when it was bound.
+    calls: AtomicU32,
     intake: Mutex<Intake>,
     places: Places,
     /// Where the reader learns what to wait for; taken by the bind.
@@ -133,6 +138,7 @@ impl Channel {
         let shared = Arc::new(Shared {
             orders,
             next_channel: AtomicU32::new(1),
+            calls: AtomicU32::new(0),
             intake: Mutex::default(),
             places: Places::default(),
             nonce: Mutex::new(Some(tell_nonce)),
@@ -155,6 +161,7 @@ impl Channel {
             Reply::Bound(bound) => {
                 let taken = bound.executions.iter().map(|e| e.channel).max().unwrap_or(0);
                 self.shared.next_channel.fetch_max(taken.saturating_add(1), Ordering::Relaxed);
+                self.shared.calls.store(bound.calls, Ordering::Relaxed);
                 Ok(bound)
             }
             other => Err(unexpected(&other)),
@@ -188,6 +195,16 @@ impl Channel {
         tokio::time::timeout(wait, self.call(request)).await.unwrap_or(Err(ChannelError::Silent(wait)))
     }
 
+    /// Which calls the agent knows: see [`remuda_guest_proto::CALLS`].
+    pub(crate) fn calls(&self) -> u32 {
+        self.shared.calls.load(Ordering::Relaxed)
+    }
+
+    /// An error if the agent is too old for a call.
+    pub(crate) fn knows(&self, request: &Request) -> Result<(), ChannelError> {
+        if request.needs() <= self.calls() { Ok(()) } else { Err(ChannelError::Outdated) }
+    }
+
     /// A number for a new call; data that belongs to the call travels under it too.
     pub(crate) fn new_channel(&self) -> u32 {
         self.shared.next_channel.fetch_add(1, Ordering::Relaxed)
@@ -195,6 +212,7 @@ impl Channel {
 
     /// A call under a number that was taken before, so that its channel could be registered first.
     pub(crate) async fn call_on(&self, channel: u32, request: Request) -> Result<Reply, ChannelError> {
+        self.knows(&request)?;
         let payload = serde_json::to_vec(&request).map_err(|e| ChannelError::Broken(e.to_string()))?;
         let place = tokio::select! {
             place = self.shared.places.wait_for(&request) => place.map_err(ChannelError::Agent)?,

@@ -61,7 +61,8 @@ fn answer_a_bind(into: &mut File, out: &mut File) {
         heard.extend_from_slice(&byte[begin..got]);
         let Ok(Some(frame)) = read_frame(&mut heard.as_slice()) else { continue };
         let Ok(Request::Bind { nonce, .. }) = serde_json::from_slice(&frame.payload) else { panic!("{frame:?}") };
-        let bound = Reply::Bound(Bound { agent: "test".into(), executions: Vec::new() });
+        let bound =
+            Reply::Bound(Bound { agent: "test".into(), executions: Vec::new(), calls: remuda_guest_proto::CALLS });
         write_frame(out, &Frame::new(Kind::Synced, 0, nonce.to_vec())).unwrap();
         reply(out, frame.channel, bound);
         return;
@@ -207,7 +208,7 @@ async fn a_call_of_files_that_was_given_up_keeps_its_place_until_the_agents_last
     let channel = fifos.open();
     channel.rebind(identity()).await.unwrap();
     let read = || Request::ReadFile { path: "/f".into(), user: "user".into() };
-    let stat = || Request::Stat { path: "/f".into(), user: "user".into() };
+    let stat = || Request::Stat { path: "/f".into(), user: "user".into(), digest: false };
     let mut given_up: Vec<_> = (0..places::FILE_CALLS_MAX)
         .map(|_| {
             let (channel, request) = (channel.clone(), read());
@@ -231,5 +232,36 @@ async fn a_call_of_files_that_was_given_up_keeps_its_place_until_the_agents_last
     for call in late {
         assert_eq!(tokio::time::timeout(PATIENCE, call).await.unwrap().unwrap().unwrap(), Reply::Done);
     }
+    guest.join().unwrap();
+}
+
+/// A call that an old agent does not know, or whose conditions it would not see, is not sent to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_agent_is_asked_for_nothing_that_it_does_not_know() {
+    let fifos = Fifos::make();
+    let channel = fifos.open();
+    let (mut into, mut out) = (fifos.into.try_clone().unwrap(), fifos.out.try_clone().unwrap());
+    let guest = std::thread::spawn(move || {
+        let frame = read_frame(&mut into).unwrap().unwrap();
+        let Ok(Request::Bind { nonce, .. }) = serde_json::from_slice(&frame.payload) else { panic!("{frame:?}") };
+        write_frame(&mut out, &Frame::new(Kind::Synced, 0, nonce.to_vec())).unwrap();
+        // As the first agents answered.
+        let bound = br#"{"Ok":{"reply":"bound","agent":"0.1.0","executions":[]}}"#.to_vec();
+        write_frame(&mut out, &Frame::new(Kind::Reply, frame.channel, bound)).unwrap();
+        // The next call that comes is the one that it knows.
+        answer_a_ping(&mut into, &mut out);
+    });
+    channel.bind(identity()).await.unwrap();
+    let (path, user) = (String::from("/f"), String::from("user"));
+    let new = remuda_guest_proto::Contents::Any;
+    let conditions = remuda_guest_proto::Conditions { matches: None, matches_not: Some(new) };
+    for request in [
+        Request::Move { from: path.clone(), to: path.clone(), user: user.clone(), overwrite: true, effect: 1 },
+        Request::Stat { path: path.clone(), user: user.clone(), digest: true },
+        Request::WriteFile { path, user, mode: None, parents: false, conditions, effect: 2 },
+    ] {
+        assert!(matches!(channel.call(request).await, Err(ChannelError::Outdated)));
+    }
+    assert_eq!(channel.call(Request::Ping).await.unwrap(), Reply::Done);
     guest.join().unwrap();
 }

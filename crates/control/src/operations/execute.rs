@@ -314,7 +314,7 @@ impl Operation for CancelExecution {
 /// What an effect came to whose answer is missing: a refusal did nothing, of all else nobody can say.
 pub(crate) fn handed_over(id: &SandboxId, e: ChannelError) -> Fault {
     match e {
-        ChannelError::Agent(_) => Fault::Failed(crate::errors::channel(id, e)),
+        ChannelError::Agent(_) | ChannelError::Outdated => Fault::Failed(crate::errors::channel(id, e)),
         e => Fault::Unknown(crate::errors::channel(id, e)),
     }
 }

@@ -3,121 +3,92 @@
 use std::sync::Arc;
 
 use futures_util::StreamExt;
-use remuda_guest_proto::{Entry, EntryKind, Reply, Request};
+use remuda_guest_proto::{AgentErrorKind, Entry, EntryKind, Reply, Request};
 use remuda_journal::Reservation;
-use remuda_types::limits::{DIRECTORY_ENTRIES_MAX, PATH_BYTES_MAX};
+use remuda_types::limits::{DIRECTORY_ENTRIES_MAX, FILE_DIGEST_BYTES_MAX, PATH_BYTES_MAX};
 use remuda_types::wire::{FileKind, FileList, FileStat};
 use remuda_types::{Error, ErrorCode, SandboxId};
-use serde_json::{Value, json};
 
-use crate::access::Action;
 use crate::caller::Caller;
-use crate::channel::{Download, unexpected};
+use crate::channel::{ChannelError, Download, unexpected};
 use crate::deadlines::Working;
 use crate::driver::Live;
-use crate::operation::{Ended, Operation, Work};
-use crate::operations::execute::{USER_DEFAULT, handed_over};
+use crate::operations::execute::USER_DEFAULT;
 use crate::platform::Platform;
-use crate::stream::ByteStream;
+use crate::stream::{ByteStream, FileAt, FileContents, FileRead, ReadOptions};
 
 pub(crate) async fn read(
     platform: &Platform,
     caller: &Caller,
     id: &SandboxId,
-    path: &str,
-) -> Result<(FileStat, ByteStream), Error> {
-    let request = Request::ReadFile { path: checked(path)?, user: USER_DEFAULT.into() };
+    at: &FileAt,
+    options: ReadOptions,
+) -> Result<FileRead, Error> {
+    let path = checked(&at.path)?;
+    let user = user_of(&at.user);
     let cell = platform.living(caller, id).await?;
     let working = cell.life.work().begin();
-    let (reply, download) = Download::start(&cell.live()?.channel, request).await.map_err(|e| failed(id, e))?;
+    let channel = &cell.live()?.channel;
+    let ReadOptions { range, conditions } = options;
+    let plain = range.is_none() && conditions.is_empty();
+    let open = Request::OpenFile {
+        path: path.clone(),
+        user: user.clone(),
+        range,
+        conditions,
+        digest_bytes_max: FILE_DIGEST_BYTES_MAX,
+    };
+    // An old agent reads whole files, and tells no digest.
+    let request = if plain && channel.knows(&open).is_err() { Request::ReadFile { path, user } } else { open };
+    let (reply, download) = match Download::start(channel, request).await {
+        Ok(started) => started,
+        Err(ChannelError::Agent(refusal)) if refusal.kind == AgentErrorKind::Unchanged => {
+            return Ok(FileRead::Unchanged { digest: shown_digest(&refusal.message) });
+        }
+        Err(e) => return Err(failed(id, e)),
+    };
     // It is under way until it was read.
-    let download = download.inspect(move |_| working.goes_on());
-    Ok((entry(id, reply)?, Box::pin(download)))
+    let bytes: ByteStream = Box::pin(download.inspect(move |_| working.goes_on()));
+    Ok(FileRead::Contents(match reply {
+        Reply::Opened { entry, first, length } => FileContents { stat: stat_of(entry), first, length, bytes },
+        reply => {
+            let stat = entry(id, reply)?;
+            FileContents { first: 0, length: stat.size, stat, bytes }
+        }
+    }))
 }
 
-pub(crate) async fn list(platform: &Platform, caller: &Caller, id: &SandboxId, path: &str) -> Result<FileList, Error> {
-    let request =
-        Request::List { path: checked(path)?, user: USER_DEFAULT.into(), limit: DIRECTORY_ENTRIES_MAX as u32 };
+pub(crate) async fn list(platform: &Platform, caller: &Caller, id: &SandboxId, at: &FileAt) -> Result<FileList, Error> {
+    let (path, user) = (checked(&at.path)?, user_of(&at.user));
+    let request = Request::List { path, user, limit: DIRECTORY_ENTRIES_MAX as u32 };
     match call(platform, caller, id, request).await? {
         Reply::Entries { entries, truncated } => {
             let mut entries: Vec<FileStat> = entries.into_iter().map(stat_of).collect();
             entries.sort_by(|a, b| a.path.cmp(&b.path));
-            Ok(FileList { path: path.to_owned(), entries, truncated })
+            Ok(FileList { path: at.path.clone(), entries, truncated })
         }
         other => Err(failed(id, unexpected(&other))),
     }
 }
 
-pub(crate) async fn stat(platform: &Platform, caller: &Caller, id: &SandboxId, path: &str) -> Result<FileStat, Error> {
-    let request = Request::Stat { path: checked(path)?, user: USER_DEFAULT.into() };
+pub(crate) async fn stat(
+    platform: &Platform,
+    caller: &Caller,
+    id: &SandboxId,
+    at: &FileAt,
+    digest: bool,
+) -> Result<FileStat, Error> {
+    let request = Request::Stat { path: checked(&at.path)?, user: user_of(&at.user), digest };
     entry(id, call(platform, caller, id, request).await?)
 }
 
-/// Makes a directory.
-pub(crate) struct MakeDirectory {
-    pub(crate) sandbox: SandboxId,
-    pub(crate) path: String,
-    pub(crate) parents: bool,
+/// Whose permissions count.
+pub(crate) fn user_of(user: &Option<String>) -> String {
+    user.clone().unwrap_or_else(|| USER_DEFAULT.into())
 }
 
-impl Operation for MakeDirectory {
-    const KIND: &'static str = "make_directory";
-    const ACTION: Action = Action::MakeDirectory;
-    const ALWAYS: bool = false;
-    type Plan = Reached;
-    type Output = FileStat;
-
-    fn target(&self) -> Option<&SandboxId> {
-        Some(&self.sandbox)
-    }
-
-    fn request(&self) -> Value {
-        json!({ "path": self.path, "parents": self.parents })
-    }
-
-    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Reached, Reservation), Error> {
-        judged(platform, caller, &self.sandbox, &self.path).await
-    }
-
-    async fn run(self, _: &Platform, reached: Reached, _: &Work) -> Ended<FileStat> {
-        let Self { sandbox, path, parents } = self;
-        let request = Request::MakeDirectory { path, user: USER_DEFAULT.into(), parents };
-        let reply = reached.live.channel.call(request).await;
-        reply.map_err(|e| handed_over(&sandbox, e)).and_then(|reply| Ok(entry(&sandbox, reply)?)).into()
-    }
-}
-
-/// Removes a path.
-pub(crate) struct RemoveFile {
-    pub(crate) sandbox: SandboxId,
-    pub(crate) path: String,
-    pub(crate) recursive: bool,
-}
-
-impl Operation for RemoveFile {
-    const KIND: &'static str = "remove_file";
-    const ACTION: Action = Action::RemoveFile;
-    const ALWAYS: bool = false;
-    type Plan = Reached;
-    type Output = ();
-
-    fn target(&self) -> Option<&SandboxId> {
-        Some(&self.sandbox)
-    }
-
-    fn request(&self) -> Value {
-        json!({ "path": self.path, "recursive": self.recursive })
-    }
-
-    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Reached, Reservation), Error> {
-        judged(platform, caller, &self.sandbox, &self.path).await
-    }
-
-    async fn run(self, _: &Platform, reached: Reached, _: &Work) -> Ended<()> {
-        let Self { sandbox, path, recursive } = self;
-        let request = Request::Remove { path, user: USER_DEFAULT.into(), recursive };
-        reached.live.channel.call(request).await.map(drop).map_err(|e| handed_over(&sandbox, e)).into()
-    }
+fn shown_digest(hex: &str) -> String {
+    format!("sha256:{hex}")
 }
 
 /// A guest that may be spoken to, in which something is done for as long as this is held.
@@ -180,5 +151,10 @@ fn stat_of(entry: Entry) -> FileStat {
         gid: entry.gid,
         modified_at_ms: entry.modified_ms,
         target: entry.target,
+        // As a guest says it: what is no digest is none.
+        digest: entry
+            .digest
+            .filter(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
+            .map(|hex| shown_digest(&hex)),
     }
 }

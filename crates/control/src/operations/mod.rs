@@ -2,6 +2,7 @@
 
 pub(crate) mod access;
 pub(crate) mod capture;
+pub(crate) mod change_file;
 pub(crate) mod create;
 pub(crate) mod execute;
 pub(crate) mod expire;
@@ -34,8 +35,10 @@ const KINDS: &[(&str, Action)] = &[
     of::<execute::Execute>(),
     of::<execute::SendSignalTo>(),
     of::<execute::CancelExecution>(),
-    of::<files::MakeDirectory>(),
-    of::<files::RemoveFile>(),
+    of::<change_file::MakeDirectory>(),
+    of::<change_file::RemoveFile>(),
+    of::<change_file::Rename>(),
+    of::<change_file::SetAttributes>(),
     of::<fork::ForkOnce>(),
     of::<halt::Pause>(),
     of::<halt::Resume>(),

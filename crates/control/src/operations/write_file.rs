@@ -61,8 +61,12 @@ impl Operation for WriteFile {
     }
 
     fn request(&self) -> Value {
-        let WriteOptions { mode, user, parents, content_digest } = &self.options;
-        json!({ "path": self.path, "mode": mode, "user": user, "parents": parents, "content_digest": content_digest })
+        let WriteOptions { mode, user, parents, content_digest, conditions } = &self.options;
+        let conditions = (!conditions.is_empty()).then_some(conditions);
+        json!({
+            "path": self.path, "mode": mode, "user": user, "parents": parents, "content_digest": content_digest,
+            "conditions": conditions,
+        })
     }
 
     async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Reached, Reservation), Error> {
@@ -79,6 +83,7 @@ impl Operation for WriteFile {
             user: options.user.unwrap_or_else(|| USER_DEFAULT.into()),
             mode: options.mode,
             parents: options.parents,
+            conditions: options.conditions,
             effect,
         };
         match Upload::run(&reached.live.channel, request, body).await {

@@ -35,6 +35,7 @@ impl Platform {
             ("executions_retained_max", limits::EXECUTIONS_RETAINED_MAX as u64),
             ("execution_retention_ms", limits::EXECUTION_RETENTION_MS.unsigned_abs()),
             ("execution_tombstones_max", limits::EXECUTION_TOMBSTONES_MAX as u64),
+            ("file_digest_bytes_max", limits::FILE_DIGEST_BYTES_MAX),
             ("fork_count_max", u64::from(limits::FORK_COUNT_MAX)),
             ("freeze_copy_bytes_max", limits::FREEZE_COPY_BYTES_MAX),
             ("freeze_file_bytes_max", limits::FREEZE_FILE_BYTES_MAX),

@@ -7,29 +7,32 @@ use super::Platform;
 use crate::access::Action;
 use crate::caller::Caller;
 use crate::operation::{Answered, Call, operate};
-use crate::operations::files::{self, MakeDirectory, RemoveFile};
+use crate::operations::change_file::{MakeDirectory, RemoveFile, Rename, SetAttributes};
+use crate::operations::files;
 use crate::operations::write_file::WriteFile;
-use crate::stream::{ByteStream, GuestStream, WriteOptions};
+use crate::stream::{Attributes, ByteStream, FileAt, FileRead, GuestStream, MoveFile, ReadOptions, WriteOptions};
 
 impl Platform {
-    /// Reads a file of a guest as a stream.
+    /// Reads a file of a guest, or a part of one, as a stream.
     ///
     /// # Errors
-    /// `file_not_found`, `permission_denied`, `not_a_regular_file`.
+    /// `file_not_found`, `permission_denied`, `not_a_regular_file`, `precondition_failed`, `range_not_satisfiable`, and
+    /// `agent_outdated` for more than a whole file.
     pub async fn read_file(
         &self,
         caller: &Caller,
         id: &SandboxId,
-        path: &str,
-    ) -> Result<(FileStat, ByteStream), Error> {
+        at: &FileAt,
+        options: ReadOptions,
+    ) -> Result<FileRead, Error> {
         caller.may(Action::ReadFile)?;
-        files::read(self, caller, id, path).await
+        files::read(self, caller, id, at, options).await
     }
 
     /// Writes a file of a guest from a stream; it is replaced whole or not at all.
     ///
     /// # Errors
-    /// As for [`Platform::read_file`], and `disk_full`.
+    /// As for [`Platform::read_file`], and `disk_full`; `agent_outdated` for a write with conditions.
     pub async fn write_file(
         &self,
         call: &Call,
@@ -45,34 +48,63 @@ impl Platform {
     ///
     /// # Errors
     /// `file_not_found`, `permission_denied`, `not_a_directory`.
-    pub async fn list_files(&self, caller: &Caller, id: &SandboxId, path: &str) -> Result<FileList, Error> {
+    pub async fn list_files(&self, caller: &Caller, id: &SandboxId, at: &FileAt) -> Result<FileList, Error> {
         caller.may(Action::ListFiles)?;
-        files::list(self, caller, id, path).await
+        files::list(self, caller, id, at).await
     }
 
-    /// What a path of a guest is.
+    /// What a path of a guest is, with the digest of a regular file if that is wanted.
     ///
     /// # Errors
-    /// `file_not_found`, `permission_denied`.
-    pub async fn stat_file(&self, caller: &Caller, id: &SandboxId, path: &str) -> Result<FileStat, Error> {
+    /// `file_not_found`, `permission_denied`; `agent_outdated` for a digest.
+    pub async fn stat_file(
+        &self,
+        caller: &Caller,
+        id: &SandboxId,
+        at: &FileAt,
+        digest: bool,
+    ) -> Result<FileStat, Error> {
         caller.may(Action::StatFile)?;
-        files::stat(self, caller, id, path).await
+        files::stat(self, caller, id, at, digest).await
     }
 
     /// Removes a path of a guest.
     ///
     /// # Errors
     /// `file_not_found`, `permission_denied`, `invalid_request` for a directory without `recursive`.
-    pub async fn remove_file(&self, call: &Call, id: &SandboxId, path: &str, recursive: bool) -> Answered<()> {
-        operate(self, call, RemoveFile { sandbox: id.clone(), path: path.to_owned(), recursive }).await
+    pub async fn remove_file(&self, call: &Call, id: &SandboxId, at: FileAt, recursive: bool) -> Answered<()> {
+        operate(self, call, RemoveFile { sandbox: id.clone(), at, recursive }).await
     }
 
     /// Makes a directory in a guest.
     ///
     /// # Errors
-    /// `file_not_found` without its parents, `permission_denied`.
-    pub async fn make_directory(&self, call: &Call, id: &SandboxId, path: &str, parents: bool) -> Answered<FileStat> {
-        operate(self, call, MakeDirectory { sandbox: id.clone(), path: path.to_owned(), parents }).await
+    /// `file_not_found` without its parents, `file_exists`, `permission_denied`.
+    pub async fn make_directory(&self, call: &Call, id: &SandboxId, at: FileAt, parents: bool) -> Answered<FileStat> {
+        operate(self, call, MakeDirectory { sandbox: id.clone(), at, parents }).await
+    }
+
+    /// Gives a path of a guest another name.
+    ///
+    /// # Errors
+    /// `file_not_found`, `file_exists` where something is there that may not be replaced, `permission_denied`,
+    /// `agent_outdated`.
+    pub async fn move_file(&self, call: &Call, id: &SandboxId, moving: MoveFile) -> Answered<FileStat> {
+        operate(self, call, Rename { sandbox: id.clone(), moving }).await
+    }
+
+    /// Changes permission bits and owner of what a path leads to.
+    ///
+    /// # Errors
+    /// `file_not_found`, `permission_denied`, `agent_outdated`.
+    pub async fn set_attributes(
+        &self,
+        call: &Call,
+        id: &SandboxId,
+        at: FileAt,
+        attributes: Attributes,
+    ) -> Answered<FileStat> {
+        operate(self, call, SetAttributes { sandbox: id.clone(), at, attributes }).await
     }
 
     /// Connects to a TCP port of a guest.

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use remuda_guest_proto::{AgentErrorKind, Request};
+use remuda_guest_proto::{AgentErrorKind, Reply, Request};
 use remuda_journal::Operation as Record;
-use remuda_types::wire::{ForkSandbox, Origin, Sandbox};
-use remuda_types::{Error, ErrorCode, ExecutionState, OperationId, SandboxState, SnapshotState};
+use remuda_types::wire::{FileStat, ForkSandbox, Origin, Sandbox};
+use remuda_types::{Error, ErrorCode, ExecutionState, OperationId, SandboxId, SandboxState, SnapshotState};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -19,7 +19,7 @@ use crate::operations::execute::Started;
 use crate::operations::fork::{self, ForkOnce};
 use crate::operations::raise::{self, Source};
 use crate::operations::restore::{self, Reading};
-use crate::operations::{files, remove, remove_snapshot, stop, write_file};
+use crate::operations::{change_file, files, remove, remove_snapshot, stop, write_file};
 use crate::platform::{KnownSnapshot, Platform};
 use crate::records;
 use crate::recovery::read;
@@ -132,7 +132,14 @@ async fn finish(platform: Platform, record: Record, parts: Vec<Record>) {
         "resume" => tell(platform, &work, &kind, halted(platform, &record, SandboxState::Running).await).await,
         "execute" => tell(platform, &work, &kind, executed(platform, &record).await.into()).await,
         "write_file" => tell(platform, &work, &kind, written(platform, &record).await.into()).await,
-        "signal" | "cancel" | "make_directory" | "remove_file" => {
+        "make_directory" | "move_file" | "set_attributes" => {
+            tell(platform, &work, &kind, changed(platform, &record).await.into()).await;
+        }
+        "remove_file" => {
+            let reply = became(platform, &record, change_file::HANDED_OVER).await;
+            tell(platform, &work, &kind, Ended::<()>::from(reply.map(drop))).await;
+        }
+        "signal" | "cancel" => {
             tell(platform, &work, &kind, Ended::<()>::from(Err(Fault::Unknown(unknown(&kind))))).await;
         }
         _ => tell(platform, &work, &kind, Ended::<()>::failed(interrupted(&kind), Vec::new())).await,
@@ -307,19 +314,34 @@ async fn executed(platform: &Platform, record: &Record) -> Result<Started, Fault
     }
 }
 
-async fn written(platform: &Platform, record: &Record) -> Result<remuda_types::wire::FileStat, Fault> {
+async fn written(platform: &Platform, record: &Record) -> Result<FileStat, Fault> {
+    let (id, reply) = became(platform, record, write_file::STREAMED).await?;
+    Ok(files::entry(&id, reply)?)
+}
+
+async fn changed(platform: &Platform, record: &Record) -> Result<FileStat, Fault> {
+    let (id, reply) = became(platform, record, change_file::HANDED_OVER).await?;
+    Ok(files::entry(&id, reply)?)
+}
+
+/// What the agent answered, or would have answered, to the effect whose number a step holds.
+async fn became(platform: &Platform, record: &Record, step: &str) -> Result<(SandboxId, Reply), Fault> {
     let kind = record.scope.kind();
-    let Some(step) = record.steps.iter().find(|step| step.name == write_file::STREAMED) else {
-        // Its agent was never told that it had the whole of it.
-        return Err(interrupted(kind).into());
-    };
     let lost = || Fault::Unknown(unknown(kind));
+    let Some(step) = record.steps.iter().find(|found| found.name == step) else {
+        // An earlier build handed these over without a step.
+        return Err(match kind {
+            "make_directory" | "remove_file" => lost(),
+            // Its agent was never told of it, or not that it had the whole of it.
+            _ => interrupted(kind).into(),
+        });
+    };
     let effect = step.data["effect"].as_u64().ok_or_else(lost)?;
     let cell = cell_of(platform, record).ok_or_else(lost)?;
     cell.found().await;
     let live = cell.live().map_err(|_| lost())?.clone();
     match live.channel.call(Request::Outcome { effect }).await {
-        Ok(reply) => Ok(files::entry(&cell.id, reply)?),
+        Ok(reply) => Ok((cell.id.clone(), reply)),
         Err(ChannelError::Agent(refusal)) if refusal.kind == AgentErrorKind::Forgotten => Err(lost()),
         Err(ChannelError::Agent(refusal)) if refusal.kind == AgentErrorKind::Undone => Err(interrupted(kind).into()),
         Err(e @ ChannelError::Agent(_)) => Err(Fault::Failed(crate::errors::channel(&cell.id, e))),

@@ -36,5 +36,6 @@ pub fn from(path: &Path, meta: &Metadata) -> Entry {
         gid: meta.gid(),
         modified_ms: meta.mtime().saturating_mul(1000).saturating_add(meta.mtime_nsec() / 1_000_000),
         target,
+        digest: None,
     }
 }

@@ -1,8 +1,12 @@
 //! File calls: each on a thread of its own, as the guest user who counts. Paths are believed to be nothing but bytes
 //! from elsewhere; nothing here blocks on what a path turns out to be.
 
+mod attributes;
+mod conditions;
+mod digest;
 mod entry;
 mod listing;
+mod moving;
 mod read;
 mod remove;
 mod write;
@@ -10,16 +14,19 @@ mod write;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-use remuda_guest_proto::{AgentError, AgentErrorKind, Reply};
+use remuda_guest_proto::{AgentError, AgentErrorKind, EntryKind, Reply};
 
 use crate::agent::{Agent, Place};
+use crate::dispatch::begin_effect;
 use crate::errors::{failed_io, invalid, refusal, shown};
 use crate::limits::{FILE_CALLS_MAX, PATH_BYTES_MAX};
 use crate::outbox::Host;
 use crate::user_thread::as_user;
 
+pub use attributes::set_attributes;
 pub use listing::list;
-pub use read::read;
+pub use moving::rename;
+pub use read::{Part, Read, read};
 pub use remove::remove;
 pub use write::{Write, write};
 
@@ -54,10 +61,37 @@ pub fn call(
     }
 }
 
+/// The same for a call that changes something: once, however often the host asks for the effect. Only hosts from before
+/// effects of such calls give none.
+pub fn change(
+    agent: &Arc<Agent>,
+    host: Host,
+    call: u32,
+    effect: Option<u64>,
+    act: impl FnOnce(&Agent) -> Result<Reply, AgentError> + Send + 'static,
+) {
+    let Some(effect) = effect else { return self::call(agent, host, call, act) };
+    if !begin_effect(agent, effect, host, call) {
+        return;
+    }
+    let started = on_thread(agent, move |agent| agent.finish_effect(effect, act(agent), true));
+    if let Err(error) = started {
+        agent.finish_effect(effect, Err(error), false);
+    }
+}
+
 /// Tells what a path is.
-pub fn stat(agent: &Agent, path: &str, user: &str) -> Result<Reply, AgentError> {
+pub fn stat(agent: &Agent, path: &str, user: &str, digest: bool) -> Result<Reply, AgentError> {
     let path = sound(path)?;
-    as_user(agent, user, |_| Ok(Reply::Entry(entry::of(path)?)))
+    as_user(agent, user, |_| {
+        let entry = entry::of(path)?;
+        if !digest || entry.kind != EntryKind::File {
+            return Ok(Reply::Entry(entry));
+        }
+        let (file, mut entry) = read::open_regular(path)?;
+        entry.digest = digest::of(&file).map_err(|error| failed_io(format!("read {}", named(path)), &error))?;
+        Ok(Reply::Entry(entry))
+    })
 }
 
 /// Makes a directory.

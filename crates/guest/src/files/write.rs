@@ -7,16 +7,19 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use remuda_guest_proto::{AgentError, AgentErrorKind, Entry, Frame, Kind, Reply, encode_credit};
+use remuda_guest_proto::{AgentError, AgentErrorKind, Conditions, Entry, Frame, Kind, Reply, encode_credit};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
-use super::{entry, named, on_thread, sound_name};
+use super::conditions::Guard;
+use super::digest::Digest;
+use super::{entry, moving, named, on_thread, sound_name};
 use crate::agent::Agent;
 use crate::dispatch::begin_effect;
 use crate::errors::{failed, failed_io, invalid, refusal};
 use crate::limits::LINKS_MAX;
 use crate::outbox::Host;
+use crate::sync::lock;
 use crate::transfers::{Next, Transfer};
 use crate::user_thread::as_user;
 
@@ -30,6 +33,8 @@ pub struct Write {
     pub mode: Option<u32>,
     /// Whether missing directories are made.
     pub parents: bool,
+    /// What must hold of the file that is replaced.
+    pub conditions: Conditions,
     /// The server's number for this effect.
     pub effect: u64,
 }
@@ -84,9 +89,11 @@ pub fn write(agent: &Arc<Agent>, host: Host, call: u32, write: Write) {
 }
 
 /// A temporary file that is gone unless it was put in place.
-struct Temporary {
-    path: PathBuf,
-    placed: bool,
+pub struct Temporary {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Whether it has its name by now.
+    pub placed: bool,
 }
 
 impl Drop for Temporary {
@@ -104,6 +111,8 @@ fn receive(agent: &Agent, transfer: &Transfer, write: &Write) -> Result<Entry, B
     }
     let path = behind_links(sound_name(&write.path)?)?;
     let directory = path.parent().ok_or_else(|| invalid("the root is no file"))?;
+    let mut guard = Guard::new(&write.conditions, &path);
+    guard.check()?;
     if write.parents {
         fs::create_dir_all(directory)
             .map_err(|error| failed_io(format!("make the directory {}", named(directory)), &error))?;
@@ -117,10 +126,11 @@ fn receive(agent: &Agent, transfer: &Transfer, write: &Write) -> Result<Entry, B
         Err(_) => write.mode.unwrap_or(MODE_DEFAULT),
     };
     let (mut file, mut temporary) = create_beside(directory, write.effect)?;
-    let mut buffer = Vec::new();
+    let (mut buffer, mut digest) = (Vec::new(), Digest::default());
     loop {
         match transfer.next(buffer) {
             Next::Write(bytes) => {
+                digest.update(&bytes);
                 file.write_all(&bytes).map_err(|error| failed_io(format!("write {}", named(&path)), &error))?;
                 if let Some(credit) = transfer.consumed(bytes.len()) {
                     let frame = Frame::new(Kind::GuestCredit, transfer.channel, encode_credit(credit));
@@ -141,9 +151,15 @@ fn receive(agent: &Agent, transfer: &Transfer, write: &Write) -> Result<Entry, B
     if !transfer.commit() {
         return Err(Broken::Abandoned);
     }
-    fs::rename(&temporary.path, &path).map_err(|error| failed_io(format!("replace {}", named(&path)), &error))?;
-    temporary.placed = true;
-    Ok(entry::of(&path)?)
+    let _placing = lock(&agent.placing);
+    guard.check()?;
+    moving::put(&mut temporary, &path, !guard.must_be_new()).map_err(|errno| match errno {
+        Errno::EXIST => refusal(AgentErrorKind::Condition, format!("{} exists", named(&path))),
+        errno => failed(format!("replace {}", named(&path)), errno),
+    })?;
+    let mut entry = entry::of(&path)?;
+    entry.digest = Some(digest.finish());
+    Ok(entry)
 }
 
 /// The path that a write means: where links at its end lead.
@@ -159,7 +175,7 @@ fn behind_links(path: &Path) -> Result<PathBuf, AgentError> {
     Err(invalid(format!("{} is a link to too many links", named(&path))))
 }
 
-fn create_beside(directory: &Path, effect: u64) -> Result<(File, Temporary), AgentError> {
+pub fn create_beside(directory: &Path, effect: u64) -> Result<(File, Temporary), AgentError> {
     const ATTEMPTS_MAX: u32 = 100;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut attempt = 0;

@@ -87,6 +87,7 @@ fn a_new_host_hears_nothing_of_what_the_old_one_asked() {
         user: "root".to_owned(),
         mode: None,
         parents: false,
+        conditions: Conditions::default(),
         effect,
     };
     host.request(write, &request);

@@ -99,7 +99,14 @@ fn a_file_cut_at_any_byte_is_not_written_and_leaves_nothing_beside_it() {
     loop {
         let (channel, effect) = (host.next_call(), host.next_effect());
         let path = target.to_str().unwrap().to_owned();
-        let request = Request::WriteFile { path, user: "root".to_owned(), mode: None, parents: false, effect };
+        let request = Request::WriteFile {
+            path,
+            user: "root".to_owned(),
+            mode: None,
+            parents: false,
+            conditions: Conditions::default(),
+            effect,
+        };
         let bytes = [
             call(channel, &request),
             frame(Kind::HostData, channel, *b"first half, "),

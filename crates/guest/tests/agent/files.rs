@@ -9,12 +9,12 @@ use remuda_guest_proto::*;
 
 use crate::host::*;
 
-fn path(host: &Host, name: &str) -> String {
+pub fn path(host: &Host, name: &str) -> String {
     host.root.path().join(name).to_str().unwrap().to_owned()
 }
 
 /// A directory of the test's that belongs to `nobody`.
-fn home(host: &Host) -> String {
+pub fn home(host: &Host) -> String {
     fs::set_permissions(host.root.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let home = path(host, "home");
     fs::create_dir(&home).unwrap();
@@ -24,10 +24,17 @@ fn home(host: &Host) -> String {
 
 fn write_request(host: &mut Host, path: &str, user: &str) -> Request {
     let effect = host.next_effect();
-    Request::WriteFile { path: path.to_owned(), user: user.to_owned(), mode: None, parents: false, effect }
+    Request::WriteFile {
+        path: path.to_owned(),
+        user: user.to_owned(),
+        mode: None,
+        parents: false,
+        conditions: Conditions::default(),
+        effect,
+    }
 }
 
-fn write(host: &mut Host, request: &Request, bytes: &[u8]) -> ReplyResult {
+pub fn write(host: &mut Host, request: &Request, bytes: &[u8]) -> ReplyResult {
     let call = host.next_call();
     host.request(call, request);
     let mut sent = 0u64;
@@ -61,7 +68,7 @@ fn read(host: &mut Host, path: &str, user: &str) -> Result<(Entry, Vec<u8>), Age
     }
 }
 
-fn parts(dir: &Path) -> usize {
+pub fn parts(dir: &Path) -> usize {
     fs::read_dir(dir).unwrap().flatten().filter(|e| e.file_name().to_string_lossy().contains(".part")).count()
 }
 
@@ -134,13 +141,18 @@ fn the_users_permissions_count_and_nobody_elses() {
     fs::set_permissions(&secret_dir, fs::Permissions::from_mode(0o700)).unwrap();
     let below = format!("{secret_dir}/x");
     denied(host.call(&Request::List { path: secret_dir.clone(), user: user.clone(), limit: 9 }).map(drop));
-    denied(host.call(&Request::Stat { path: below.clone(), user: user.clone() }).map(drop));
-    denied(host.call(&Request::Remove { path: secret.clone(), user: user.clone(), recursive: true }).map(drop));
-    denied(host.call(&Request::MakeDirectory { path: below, user: user.clone(), parents: true }).map(drop));
+    denied(host.call(&Request::Stat { path: below.clone(), user: user.clone(), digest: false }).map(drop));
+    denied(
+        host.call(&Request::Remove { path: secret.clone(), user: user.clone(), recursive: true, effect: None })
+            .map(drop),
+    );
+    denied(
+        host.call(&Request::MakeDirectory { path: below, user: user.clone(), parents: true, effect: None }).map(drop),
+    );
     assert!(Path::new(&secret).exists());
     // And afterwards the thread is root's again.
     let made = format!("{home}/made");
-    assert!(host.call(&Request::MakeDirectory { path: made.clone(), user, parents: false }).is_ok());
+    assert!(host.call(&Request::MakeDirectory { path: made.clone(), user, parents: false, effect: None }).is_ok());
     assert_eq!(fs::metadata(&made).unwrap().uid(), 65_534);
     assert_eq!(host.sh("root", "id -u"), "0\n");
     let roots = path(&host, "roots");
@@ -163,8 +175,14 @@ fn a_write_replaces_whole_and_keeps_the_mode() {
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     let effect = host.next_effect();
     let deep = format!("{home}/a/b/c");
-    let request =
-        Request::WriteFile { path: deep.clone(), user: "nobody".to_owned(), mode: Some(0o711), parents: true, effect };
+    let request = Request::WriteFile {
+        path: deep.clone(),
+        user: "nobody".to_owned(),
+        mode: Some(0o711),
+        parents: true,
+        conditions: Conditions::default(),
+        effect,
+    };
     let first = write(&mut host, &request, b"deep");
     let Ok(Reply::Entry(entry)) = &first else { panic!("{first:?}") };
     assert_eq!((entry.mode, fs::metadata(format!("{home}/a")).unwrap().uid()), (0o711, 65_534));
@@ -229,7 +247,7 @@ fn directories_are_made_listed_and_removed() {
     let home = home(&host);
     let user = "nobody".to_owned();
     let made = format!("{home}/x/y");
-    let make = |parents| Request::MakeDirectory { path: made.clone(), user: user.clone(), parents };
+    let make = |parents| Request::MakeDirectory { path: made.clone(), user: user.clone(), parents, effect: None };
     assert_eq!(host.call(&make(false)).unwrap_err().kind, AgentErrorKind::NotFound);
     for parents in [true, true] {
         let Ok(Reply::Entry(entry)) = host.call(&make(parents)) else { panic!("not made") };
@@ -255,7 +273,8 @@ fn directories_are_made_listed_and_removed() {
     assert_eq!((names.as_str(), truncated), ("abc", true));
     assert_eq!(host.call(&list(&format!("{made}/a"), 3)).unwrap_err().kind, AgentErrorKind::NotADirectory);
 
-    let remove = |path: &str, recursive| Request::Remove { path: path.to_owned(), user: user.clone(), recursive };
+    let remove =
+        |path: &str, recursive| Request::Remove { path: path.to_owned(), user: user.clone(), recursive, effect: None };
     let x = format!("{home}/x");
     assert!(host.call(&remove(&x, false)).unwrap_err().message.contains("not empty"));
     let outside = path(&host, "outside");
@@ -281,7 +300,8 @@ fn a_tree_of_any_depth_is_removed_or_refused() {
     for (depth, fine) in [(300, true), (3000, false)] {
         let spawn = host.argv(&["python3", "-c", &dig(depth)]);
         assert_eq!(host.run(spawn).exited.unwrap().code, Some(0));
-        let remove = Request::Remove { path: format!("{home}/d"), user: "root".to_owned(), recursive: true };
+        let remove =
+            Request::Remove { path: format!("{home}/d"), user: "root".to_owned(), recursive: true, effect: None };
         let reply = host.call(&remove);
         assert_eq!(reply.is_ok(), fine, "{depth}: {reply:?}");
     }
@@ -325,7 +345,7 @@ fn too_many_file_calls_are_refused_and_places_come_back() {
     host.wait_until("the others", |host| host.replies.len() == 128);
     assert!(host.replies.values().all(Result::is_ok));
     assert_eq!(fs::read_dir(&home).unwrap().count(), 128);
-    assert!(host.call(&Request::Stat { path: home, user: "nobody".to_owned() }).is_ok());
+    assert!(host.call(&Request::Stat { path: home, user: "nobody".to_owned(), digest: false }).is_ok());
 }
 
 #[test]

@@ -305,7 +305,7 @@ impl Host {
                 if let Ok(Reply::Spawned { .. }) = reply {
                     self.seen.entry(channel).or_default();
                 }
-                if let Ok(Reply::Entry(_)) = reply {
+                if let Ok(Reply::Entry(_) | Reply::Opened { .. }) = reply {
                     self.reads.entry(channel).or_default();
                 }
                 assert!(self.replies.insert(channel, reply).is_none(), "call {channel} was answered twice");

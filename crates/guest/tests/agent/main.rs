@@ -2,6 +2,7 @@
 //! the agent changes users; touches nothing of this machine's and leaves no process behind.
 
 mod binding;
+mod conditions;
 mod cuts;
 mod executions;
 mod files;

@@ -72,6 +72,7 @@ fn a_channel_is_used_once_at_a_time() {
         user: "root".to_owned(),
         mode: Some(0o777_777),
         parents: false,
+        conditions: Conditions::default(),
         effect,
     };
     host.request(channel, &write(500));
@@ -144,7 +145,7 @@ fn mad_frame() -> impl Strategy<Value = Vec<u8>> {
             })
         };
         let request = match effect {
-            0 => Request::Stat { path, user },
+            0 => Request::Stat { path, user, digest: false },
             1 => Request::List { path, user, limit: channel },
             2 => Request::ReadFile { path, user },
             3 => Request::Signal { channel, signal: 9 },

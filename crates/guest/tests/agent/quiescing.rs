@@ -23,7 +23,7 @@ fn nothing_follows_a_boundary_until_proceed() {
     for round in 0..100u32 {
         // A call at work while the boundary is asked for.
         let call = host.next_call();
-        host.request(call, &Request::Stat { path: "/etc/passwd".to_owned(), user: "nobody".to_owned() });
+        host.request(call, &Request::Stat { path: "/etc/passwd".to_owned(), user: "nobody".to_owned(), digest: false });
         host.send(Kind::HostData, quiet, format!("{round}\n"));
         quiesce(&mut host, round == 7);
         assert!(host.frame_within(Duration::from_millis(3)).is_none(), "round {round}");

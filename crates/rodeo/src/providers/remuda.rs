@@ -152,7 +152,7 @@ impl Provider for Remuda {
 
     async fn put(&self, machine: &Machine, path: &str, bytes: Bytes, executable: bool) -> Result<(), ProviderError> {
         let mode = Some(if executable { 0o755 } else { 0o644 });
-        let options = WriteFile { mode, user: None, parents: true };
+        let options = WriteFile { mode, user: None, parents: true, ..WriteFile::default() };
         self.client.write_file(&sandbox(machine)?, path, &options, bytes).await?;
         Ok(())
     }

@@ -17,6 +17,24 @@ pub enum FileKind {
     Other,
 }
 
+impl FileKind {
+    /// The word that stands on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FileKind::File => "file",
+            FileKind::Directory => "directory",
+            FileKind::Symlink => "symlink",
+            FileKind::Other => "other",
+        }
+    }
+}
+
+impl std::fmt::Display for FileKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// One path in a guest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FileStat {
@@ -37,6 +55,9 @@ pub struct FileStat {
     /// Target of a link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
+    /// `sha256:` and the SHA-256 of a regular file's contents in hex: after a write, and where it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
 }
 
 /// `GET /v1/sandboxes/{id}/files/list?path=…`.
