@@ -235,7 +235,7 @@ impl Upload {
     pub(crate) async fn run(channel: &Channel, request: Request, mut body: ByteStream) -> Result<Reply, UploadError> {
         let number = channel.new_channel();
         let mut feed = Feed::open(channel, number);
-        let answer = channel.call_on(number, request);
+        let answer = channel.ask(number, request).await.map_err(UploadError::Channel)?.answer();
         tokio::pin!(answer);
         let sending = async {
             while let Some(chunk) = body.next().await {

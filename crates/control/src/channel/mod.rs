@@ -212,6 +212,12 @@ impl Channel {
 
     /// A call under a number that was taken before, so that its channel could be registered first.
     pub(crate) async fn call_on(&self, channel: u32, request: Request) -> Result<Reply, ChannelError> {
+        self.ask(channel, request).await?.answer().await
+    }
+
+    /// Sends a call and leaves its answer for later. What belongs to the call may follow from here on, and not before: it
+    /// may have waited for a place, and the agent drops what it knows no call of.
+    async fn ask(&self, channel: u32, request: Request) -> Result<Asked<'_>, ChannelError> {
         self.knows(&request)?;
         let payload = serde_json::to_vec(&request).map_err(|e| ChannelError::Broken(e.to_string()))?;
         let place = tokio::select! {
@@ -229,16 +235,7 @@ impl Channel {
         }
         self.send(Frame::new(Kind::Request, channel, payload)).await?;
         forget.sent = true;
-        tokio::select! {
-            // An answer that came before the end is one.
-            biased;
-            answer = told => match answer {
-                Ok(Ok(reply)) => Ok(reply),
-                Ok(Err(refusal)) => Err(ChannelError::Agent(refusal)),
-                Err(_) => Err(self.end()),
-            },
-            () = self.broken() => Err(self.end()),
-        }
+        Ok(Asked { channel: self, told, _forget: forget })
     }
 
     /// Registers where an execution's output goes, before it is spawned or taken over.
@@ -359,6 +356,29 @@ impl Shared {
             window.close();
         }
         intake.quiesced = None;
+    }
+}
+
+/// A call that was sent.
+struct Asked<'a> {
+    channel: &'a Channel,
+    told: oneshot::Receiver<ReplyResult>,
+    _forget: Forget<'a>,
+}
+
+impl Asked<'_> {
+    async fn answer(self) -> Result<Reply, ChannelError> {
+        let Asked { channel, told, _forget } = self;
+        tokio::select! {
+            // An answer that came before the end is one.
+            biased;
+            answer = told => match answer {
+                Ok(Ok(reply)) => Ok(reply),
+                Ok(Err(refusal)) => Err(ChannelError::Agent(refusal)),
+                Err(_) => Err(channel.end()),
+            },
+            () = channel.broken() => Err(channel.end()),
+        }
     }
 }
 

@@ -265,3 +265,43 @@ async fn an_old_agent_is_asked_for_nothing_that_it_does_not_know() {
     assert_eq!(channel.call(Request::Ping).await.unwrap(), Reply::Done);
     guest.join().unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_upload_brings_never_comes_before_its_call() {
+    let fifos = Fifos::make();
+    let (mut into, mut out) = (fifos.into.try_clone().unwrap(), fifos.out.try_clone().unwrap());
+    let (filled, has_filled) = tokio::sync::oneshot::channel();
+    let guest = std::thread::spawn(move || {
+        answer_a_bind(&mut into, &mut out);
+        let calls: Vec<Frame> = (0..places::FILE_CALLS_MAX).map(|_| read_frame(&mut into).unwrap().unwrap()).collect();
+        filled.send(()).unwrap();
+        // By the time that this is heard, whatever was sent too early would have been.
+        let ping = read_frame(&mut into).unwrap().unwrap();
+        assert_eq!(ping.kind, Kind::Request, "{ping:?}");
+        reply(&mut out, ping.channel, Reply::Done);
+        reply(&mut out, calls[0].channel, Reply::Done);
+        let frames = [(); 3].map(|()| read_frame(&mut into).unwrap().unwrap());
+        assert_eq!(frames.each_ref().map(|frame| frame.kind), [Kind::Request, Kind::HostData, Kind::HostEnd]);
+        reply(&mut out, frames[0].channel, Reply::Done);
+        for call in &calls[1..] {
+            reply(&mut out, call.channel, Reply::Done);
+        }
+    });
+    let channel = fifos.open();
+    channel.rebind(identity()).await.unwrap();
+    let stat = || Request::Stat { path: "/f".into(), user: "user".into(), digest: false };
+    for _ in 0..places::FILE_CALLS_MAX {
+        let (channel, request) = (channel.clone(), stat());
+        tokio::spawn(async move { channel.call(request).await });
+    }
+    has_filled.await.unwrap();
+    let (path, user) = (String::from("/f"), String::from("user"));
+    let conditions = remuda_guest_proto::Conditions::default();
+    let write = Request::WriteFile { path, user, mode: None, parents: false, conditions, effect: 1 };
+    let body: crate::stream::ByteStream = Box::pin(futures_util::stream::iter([Ok(bytes::Bytes::from_static(b"x"))]));
+    // Polled first, so that whatever it sends without a place is ahead of the other call.
+    let both = async { tokio::join!(biased; Upload::run(&channel, write, body), channel.call(Request::Ping)) };
+    let (written, pong) = tokio::time::timeout(PATIENCE, both).await.expect("no answer");
+    assert_eq!((written.unwrap(), pong.unwrap()), (Reply::Done, Reply::Done));
+    guest.join().unwrap();
+}
