@@ -10,7 +10,7 @@ use anyhow::Context;
 use remuda_client::Client;
 use remuda_engine::Parts;
 use remuda_types::QuotaLimits;
-use remuda_types::limits::TIMEOUT_MS_MAX_DEFAULT;
+use remuda_types::limits::{KEYS_LIVE_MS_DEFAULT, RECONCILE_EVERY_MS_DEFAULT, TIMEOUT_MS_MAX_DEFAULT};
 use rustix::fs::FlockOperation;
 use tempfile::TempDir;
 
@@ -27,6 +27,8 @@ fn settings() -> Settings {
     Settings {
         quotas: QuotaLimits::default(),
         timeout_max: Duration::from_millis(TIMEOUT_MS_MAX_DEFAULT),
+        reconcile_every: Duration::from_millis(RECONCILE_EVERY_MS_DEFAULT),
+        keys_live: Duration::from_millis(KEYS_LIVE_MS_DEFAULT),
         webhooks_to_private: false,
         at_end: AtEnd::Remove,
     }

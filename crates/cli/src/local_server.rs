@@ -38,6 +38,10 @@ pub struct Settings {
     pub quotas: QuotaLimits,
     /// How long a sandbox may live at most.
     pub timeout_max: Duration,
+    /// How often records, memory and machine are compared.
+    pub reconcile_every: Duration,
+    /// How long an operation and its key are kept.
+    pub keys_live: Duration,
     /// Whether webhooks deliver to addresses that are not public.
     pub webhooks_to_private: bool,
     /// What becomes of sandboxes and snapshots.
@@ -63,10 +67,11 @@ impl LocalServer {
     ) -> anyhow::Result<Self> {
         crate::open_files::allow_all();
         let path = data_dir.path().to_owned();
-        let Settings { quotas, timeout_max, webhooks_to_private, at_end } = settings;
+        let Settings { quotas, timeout_max, reconcile_every, keys_live, webhooks_to_private, at_end } = settings;
         let courier = Arc::new(HttpCourier::new(webhooks_to_private));
         let timeout_ms_max = milliseconds(timeout_max);
-        let platform = Platform::open(Config { data_dir: path, parts, quotas, timeout_ms_max, courier }).await;
+        let config = Config { data_dir: path, parts, quotas, timeout_ms_max, reconcile_every, keys_live, courier };
+        let platform = Platform::open(config).await;
         // Whatever it is that a server can't be opened on: the machine is not ready for it.
         let platform = platform.map_err(|e| Failure::from(&e).exit(NOT_READY))?;
         let socket = socket_of(data_dir.path());

@@ -20,6 +20,7 @@ mod access;
 mod address;
 mod body;
 mod connection;
+mod doctor;
 mod error;
 mod executions;
 mod files;

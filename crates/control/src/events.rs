@@ -24,6 +24,9 @@ pub(crate) const SANDBOX_DEADLINE_SOON: &str = "sandbox.deadline_soon";
 /// Its deadline passed, or it was idle for as long as it may be, and what was asked for then is done.
 pub(crate) const SANDBOX_EXPIRED: &str = "sandbox.expired";
 
+/// Something was put right that was not as the rest said it was.
+pub(crate) const SERVER_REPAIRED: &str = "server.repaired";
+
 /// An event of this moment.
 pub(crate) fn event(account: &Account, kind: &str, about: &EventAbout) -> Change {
     Change::Event(NewEvent {

@@ -287,6 +287,7 @@ async fn drive<O: Operation>(
     match admit(platform, call, parent, &operation).await {
         Err(e) => Answered::now(Err(e)),
         Ok(Received::Begin(plan, work)) => {
+            let _in_hand = work.id.clone().map(|id| platform.hands().take(id));
             let ended = operation.run(platform, plan, &work).await;
             Answered::now(conclude(platform, &work, ended).await)
         }

@@ -136,6 +136,11 @@ impl CgroupRoot {
         Ok(Cgroup { dirs, version })
     }
 
+    /// Which version of control groups it is.
+    pub fn version(&self) -> u8 {
+        if matches!(self.hierarchy, Hierarchy::V1 { .. }) { 1 } else { 2 }
+    }
+
     /// Names of the groups that exist under this server's name.
     pub fn existing(&self) -> Vec<String> {
         let mut names: Vec<String> = self.roots().iter().flat_map(|r| subdirectories(r)).collect();
@@ -146,8 +151,7 @@ impl CgroupRoot {
 
     /// The group of a sandbox that an earlier server left behind.
     pub fn leftover(&self, uid: &str) -> Cgroup {
-        let version = if matches!(self.hierarchy, Hierarchy::V1 { .. }) { 1 } else { 2 };
-        Cgroup { dirs: self.roots().iter().map(|r| r.join(uid)).collect(), version }
+        Cgroup { dirs: self.roots().iter().map(|r| r.join(uid)).collect(), version: self.version() }
     }
 
     /// Removes this server's own level once it is empty.

@@ -12,12 +12,13 @@ use crate::error::{Result, Tried};
 use crate::freeze::Frozen;
 use crate::gvisor::{Gvisor, TornDown};
 use crate::host::{Body, Host, Place};
-use crate::host_facts::HostFacts;
+use crate::host_facts::{HostFacts, ProcessFacts};
 use crate::leftovers::{Leftovers, remove_stranger};
 use crate::machine::{CapturePlaces, Captured, Death, MachineSpec};
 use crate::parts::Parts;
 use crate::settle::Settled;
 use crate::site::{ChannelEnds, Life};
+use crate::survey::Survey;
 
 /// The engine. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -142,6 +143,17 @@ impl Engine {
     /// Looks through the places of this data directory.
     pub fn leftovers(&self) -> Result<Leftovers> {
         self.host.leftovers()
+    }
+
+    /// Looks at everything that the machine has of this data directory. Blocks for as long as that takes.
+    pub fn survey(&self) -> Result<Survey> {
+        self.host.survey()
+    }
+
+    /// Ends the one process that these facts, of this boot, were recorded of, and waits for that. Tells whether there
+    /// was one: a stranger under its pid is left alone.
+    pub async fn end_process(&self, facts: ProcessFacts) -> Result<bool> {
+        self.host.end_process(facts).await
     }
 
     /// Removes everything that an earlier server left behind on this data directory: machines, layers and images.

@@ -15,11 +15,13 @@ use crate::engine::Machine;
 use crate::error::Result;
 use crate::freeze::Frozen;
 use crate::gvisor::{Gvisor, TornDown};
-use crate::host_facts::HostFacts;
+use crate::host_facts::{HostFacts, ProcessFacts};
 use crate::leftovers::Leftovers;
 use crate::machine::{CapturePlaces, Captured, Death, GvisorMachine, MachineSpec};
+use crate::process::HostProcess;
 use crate::settle::Settled;
 use crate::site::{ChannelEnds, GvisorSite, Life};
+use crate::survey::Survey;
 
 /// Work on a host that somebody waits for.
 pub type Work<'a, T> = BoxFuture<'a, Result<T>>;
@@ -37,6 +39,8 @@ pub trait Host: Debug + Send + Sync {
     fn remove_directory(&self, path: PathBuf) -> Work<'_, u64>;
     fn boot_id(&self) -> Result<String>;
     fn leftovers(&self) -> Result<Leftovers>;
+    fn survey(&self) -> Result<Survey>;
+    fn end_process(&self, facts: ProcessFacts) -> Work<'_, bool>;
     fn close(&self) -> Result<()>;
 }
 
@@ -106,6 +110,20 @@ impl Host for Gvisor {
         // A cgroup by another name is none of ours.
         found.machines.extend(self.shared.cgroups.existing().iter().filter_map(|name| name.parse().ok()));
         Ok(found)
+    }
+
+    fn survey(&self) -> Result<Survey> {
+        let dirs = &self.shared.dirs;
+        Survey::of_places(dirs, crate::host_facts::boot_id()?)?.on_the_machine(dirs, &self.shared.cgroups)
+    }
+
+    fn end_process(&self, facts: ProcessFacts) -> Work<'_, bool> {
+        Box::pin(async move {
+            let Some(process) = HostProcess::find(facts)? else { return Ok(false) };
+            process.kill()?;
+            process.ended().await;
+            Ok(true)
+        })
     }
 
     fn close(&self) -> Result<()> {

@@ -28,6 +28,7 @@ mod rootfs;
 mod settle;
 mod site;
 mod state_file;
+mod survey;
 mod trial;
 
 pub use adoption::{Adopted, Survivor};
@@ -47,4 +48,5 @@ pub use machine::{CapturePlaces, Captured, Death, MachineSpec};
 pub use parts::{AGENT_PATH, Fingerprint, Parts};
 pub use settle::Settled;
 pub use site::{ChannelEnds, Life};
+pub use survey::{Bytes, Survey, Traces};
 pub use trial::Trial;

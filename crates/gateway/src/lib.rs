@@ -6,6 +6,7 @@
 mod auth;
 mod calling;
 mod courier;
+mod doctor;
 mod drain;
 mod errors;
 mod events;

@@ -165,6 +165,7 @@ mod tests {
             "POST /v1/keys",
             "PUT /v1/accounts/{account}",
             "GET /v1/capabilities",
+            "GET /v1/doctor",
             "GET /v1/events",
             "GET /v1/health",
             "GET /v1/openapi.json",

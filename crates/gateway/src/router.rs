@@ -21,8 +21,8 @@ use crate::drain::drain_what_is_left;
 use crate::errors::{Failure, method_not_allowed, panicked, route_not_found};
 use crate::openapi::Base;
 use crate::{
-    events, executions, files, keys, operations, paths, ports, receipts, sandboxes, server, snapshots, usage, webhooks,
-    whoami,
+    doctor, events, executions, files, keys, operations, paths, ports, receipts, sandboxes, server, snapshots, usage,
+    webhooks, whoami,
 };
 
 /// Every route for whom `access` lets in.
@@ -90,6 +90,7 @@ fn guarded_routes() -> OpenApiRouter<Platform> {
         .routes(routes!(operations::list))
         .routes(routes!(whoami::whoami))
         .routes(routes!(usage::usage))
+        .routes(routes!(doctor::doctor))
         .routes(routes!(keys::create, keys::list))
         .routes(routes!(keys::revoke))
         .routes(routes!(keys::accounts))

@@ -262,3 +262,28 @@ async fn answer(stream: &mut TcpStream) -> String {
     };
     tokio::time::timeout(Duration::from_secs(10), reading).await.expect("an answer in time")
 }
+
+#[tokio::test]
+async fn the_doctor_tells_each_account_its_own_and_repairs_for_the_operator_alone() {
+    let world = World::new().await;
+    let (_, whole) = world.call_locally("GET", "/v1/doctor?repair=true", &json!({})).await;
+    assert!(whole["environment"].as_array().unwrap().iter().any(|checked| checked["name"] == "journal"), "{whole}");
+    let own = world.key(&[AccessScope::Admin], |_| {}).await.secret;
+    let (status, told) = world.call_with(&own, "GET", "/v1/doctor", &json!({})).await;
+    assert_eq!(
+        (status, &told["environment"]),
+        (200, &whole["environment"]),
+        "the operator's account is told of the machine"
+    );
+    let other = world.key(&[AccessScope::Admin], |key| key.account = Some("other".parse().unwrap())).await.secret;
+    let (status, told) = world.call_with(&other, "GET", "/v1/doctor", &json!({})).await;
+    assert_eq!((status, &told["environment"], &told["well"]), (200, &json!([]), &json!(true)), "{told}");
+    let slot = Narrowing::Slot("c1".parse().unwrap());
+    let narrowed = world.key(&[AccessScope::Admin], |key| key.narrowing = Some(slot)).await.secret;
+    for (secret, path) in
+        [(&own, "/v1/doctor?repair=true"), (&other, "/v1/doctor?repair=true"), (&narrowed, "/v1/doctor")]
+    {
+        let (status, body) = world.call_with(secret, "GET", path, &json!({})).await;
+        assert_eq!((status, &body["error"]["code"]), (403, &json!("forbidden")), "{path}: {body}");
+    }
+}

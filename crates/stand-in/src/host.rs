@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remuda_engine::{
     Adopted, CapturePlaces, ChannelEnds, Death, Dirs, Engine, Fingerprint, Frozen, Host, HostFacts, Leftovers, Life,
-    Machine, MachineSpec, OomAlarm, Parts, Place, ProcessFacts, Result, SandboxDirs, Settled, Survivor, TornDown, Work,
-    disk_usage,
+    Machine, MachineSpec, OomAlarm, Parts, Place, ProcessFacts, Result, SandboxDirs, Settled, Survey, Survivor,
+    TornDown, Work, disk_usage,
 };
 use remuda_types::{SnapshotId, Uid};
 use tokio::net::unix::pipe;
@@ -280,6 +280,29 @@ impl Host for View {
         let mut found = Leftovers::below(&self.dirs)?;
         found.machines.extend(self.host.machines().keys().cloned());
         Ok(found)
+    }
+
+    fn survey(&self) -> Result<Survey> {
+        let mut survey = Survey::of_places(&self.dirs, self.host.boot_id())?;
+        for (uid, being) in self.host.machines().iter() {
+            let traces = survey.sandboxes.entry(uid.clone()).or_default();
+            // As in the kernel: what has ended is no process any more.
+            let pids = [being.facts.sentry.pid, being.facts.gofer.pid].into_iter().filter(|_| being.death().is_none());
+            (traces.cgroup, traces.processes) = (true, pids.collect());
+        }
+        Ok(survey)
+    }
+
+    fn end_process(&self, facts: ProcessFacts) -> Work<'_, bool> {
+        Box::pin(async move {
+            let is_it = |being: &&Arc<Being>| [being.facts.sentry, being.facts.gofer].contains(&facts);
+            let found = self.host.machines().values().find(is_it).cloned();
+            let found = found.filter(|being| being.death().is_none());
+            Ok(found.is_some_and(|being| {
+                being.die(Death::Ended);
+                true
+            }))
+        })
     }
 
     fn close(&self) -> Result<()> {

@@ -104,3 +104,7 @@ pub const WEBHOOK_CONCURRENT_MAX: usize = 32;
 pub const EVENTS_HEARTBEAT_MS: u64 = 15_000;
 /// Free disk space below which captures are refused, in bytes.
 pub const DISK_LOW_WATER_BYTES: u64 = 512 << 20;
+/// How often records, memory and machine are compared unless the server is set otherwise, in milliseconds.
+pub const RECONCILE_EVERY_MS_DEFAULT: u64 = 600_000;
+/// How long an operation and its key are kept unless the server is set otherwise, in milliseconds.
+pub const KEYS_LIVE_MS_DEFAULT: u64 = 86_400_000;

@@ -93,6 +93,28 @@ pub(super) fn timeout_max(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The shortest time between two comparisons of records and machine, and the longest.
+const RECONCILE_EVERY: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
+
+pub(super) fn reconcile_every(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    match RECONCILE_EVERY.contains(&time) {
+        true => Ok(time),
+        false => Err("it must be between a second and a day".to_owned()),
+    }
+}
+
+/// The shortest life of a key, which must outlast the retries of its call, and the longest.
+const KEYS_LIVE: std::ops::RangeInclusive<Duration> = Duration::from_secs(60)..=Duration::from_secs(365 * 86_400);
+
+pub(super) fn keys_live(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    match KEYS_LIVE.contains(&time) {
+        true => Ok(time),
+        false => Err("it must be between a minute and 365 days".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,6 +122,10 @@ mod tests {
     #[test]
     fn a_server_has_a_longest_time() {
         assert_eq!(timeout_max("24h"), Ok(Duration::from_secs(86_400)));
+        assert_eq!(reconcile_every("10m"), Ok(Duration::from_secs(600)));
+        assert!(reconcile_every("100ms").is_err() && reconcile_every("25h").is_err());
+        assert_eq!(keys_live("48h"), Ok(Duration::from_secs(172_800)));
+        assert!(keys_live("59s").is_err() && keys_live("8761h").is_err());
         assert!(timeout_max("0").is_err() && timeout_max("200000h").is_err());
     }
 }

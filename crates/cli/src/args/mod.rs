@@ -139,6 +139,8 @@ pub enum Command {
     Account(AccountCommand),
     /// Show what an account uses: captured, on the disk, reserved, and counted by month
     Usage(OfAccount),
+    /// Compare the server's records with its machine, and look at what it stands on; exits 1 where something is wanting
+    Doctor(Doctor),
     /// Show who a command is to the server, and what it may do
     Whoami,
     /// Find out what became of a call, by its key or the operation's id
@@ -181,6 +183,13 @@ pub struct Serve {
     /// How long a sandbox may live at most, such as 24h; a bare number counts seconds
     #[arg(long, value_name = "TIME", value_parser = deadlines::timeout_max, default_value = "24h")]
     pub timeout_max: Duration,
+    /// How often records, memory and machine are compared, and what differs is repaired where that is certain
+    #[arg(long, value_name = "TIME", value_parser = deadlines::reconcile_every, default_value = "10m")]
+    pub reconcile_every: Duration,
+    /// How long the outcome of a call is kept under its key, from when it came; those of executions are kept as long as
+    /// their record, and no less
+    #[arg(long, value_name = "TIME", value_parser = deadlines::keys_live, default_value = "24h")]
+    pub keys_live: Duration,
     /// Let webhooks deliver to loopback, private and other addresses that are not public
     #[arg(long)]
     pub webhooks_to_private: bool,
@@ -191,6 +200,14 @@ impl Serve {
     pub fn quotas(&self) -> QuotaLimits {
         QuotaLimits::default().with(&self.quotas.iter().copied().collect())
     }
+}
+
+/// `doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Put right first what is certain; on the server's own machine
+    #[arg(long)]
+    pub repair: bool,
 }
 
 /// A sandbox by its id.

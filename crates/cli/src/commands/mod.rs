@@ -2,6 +2,7 @@
 
 mod access;
 mod cancel;
+mod doctor;
 mod drill;
 mod exec;
 mod file;
@@ -49,6 +50,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Key(command) => access::key(global, command).await,
         Command::Account(command) => access::account(global, command).await,
         Command::Usage(of) => access::usage(global, of.account.as_ref()).await,
+        Command::Doctor(args) => doctor::run(global, &args).await,
         Command::Whoami => access::whoami(global).await,
         Command::Operation(args) => operation::run(global, args).await,
         Command::Receipt(args) => history::receipt(global, &args.of).await,

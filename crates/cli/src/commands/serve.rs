@@ -26,6 +26,8 @@ pub async fn run(global: &Global, args: &Serve) -> anyhow::Result<u8> {
     let settings = Settings {
         quotas: args.quotas(),
         timeout_max: args.timeout_max,
+        reconcile_every: args.reconcile_every,
+        keys_live: args.keys_live,
         webhooks_to_private: args.webhooks_to_private,
         at_end,
     };

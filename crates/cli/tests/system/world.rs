@@ -76,8 +76,13 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Server {
+        Server::start_with_own_place(&[])
+    }
+
+    /// The same with further arguments of `serve`.
+    pub fn start_with_own_place(args: &[&str]) -> Server {
         let directory = tempfile::Builder::new().prefix("remuda-test-").tempdir_in("/var/tmp").unwrap();
-        let mut server = Server::start_in(&directory.path().join("data"));
+        let mut server = Server::start_with(&directory.path().join("data"), args);
         server._directory = Some(directory);
         server
     }
@@ -203,4 +208,13 @@ pub fn processes_naming(text: &str) -> Vec<PathBuf> {
         line.contains(text) && !line.starts_with(env!("CARGO_BIN_EXE_remuda"))
     };
     std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path()).filter(|path| named(path)).collect()
+}
+
+/// Changes the journal of a data directory behind the server's back.
+pub fn write_journal(data_dir: &Path, sql: &str) {
+    let script = "import sqlite3, sys\nd = sqlite3.connect(sys.argv[1], timeout=30)\nd.executescript(sys.argv[2])\n\
+                  d.commit()\nd.close()";
+    let output =
+        Command::new("python3").args(["-c", script]).arg(data_dir.join("journal.db")).arg(sql).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
 }

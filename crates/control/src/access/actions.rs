@@ -99,6 +99,7 @@ actions! {
     ListWebhookDeliveries "list_webhook_deliveries" Needs::Scopes(&[Admin]);
     RedeliverWebhook "redeliver_webhook" Needs::Scopes(&[Admin, SandboxesRead]);
     ShowUsage "show_usage" Needs::Scopes(&[Usage]);
+    Doctor "doctor" Needs::Scopes(&[Admin]);
     ListAccounts "list_accounts" Needs::Operator;
     SetAccount "set_account" Needs::Operator;
 }

@@ -19,6 +19,11 @@ impl ExecutionPlaces {
         ExecutionPlaces { root: data.join("executions") }
     }
 
+    /// Where all of them lie.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// A sandbox's. Uids have twenty characters without a hyphen, snapshots' ids have one: neither is the other.
     pub(crate) fn sandbox(&self, uid: &Uid) -> PathBuf {
         self.root.join(uid.as_str())
@@ -35,6 +40,14 @@ impl ExecutionPlaces {
     /// What the file system says.
     pub(crate) fn remove_sandbox(&self, uid: &Uid) -> io::Result<()> {
         remove(&self.sandbox(uid))
+    }
+
+    /// Removes the place with this name, which is a uid or a snapshot's id; that there is none is fine. Blocks.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub(crate) fn remove_named(&self, name: &str) -> io::Result<()> {
+        remove(&self.root.join(name))
     }
 
     /// Removes the places of whatever is not named here, by uid or snapshot. Returns how many went. Blocks.

@@ -40,6 +40,7 @@ impl Platform {
             ("freeze_copy_bytes_max", limits::FREEZE_COPY_BYTES_MAX),
             ("freeze_file_bytes_max", limits::FREEZE_FILE_BYTES_MAX),
             ("disk_low_water_bytes", limits::DISK_LOW_WATER_BYTES),
+            ("keys_live_ms", self.journal().settings().retention.key_ms.unsigned_abs()),
             ("labels_max", limits::LABELS_MAX as u64),
             ("memory_mib_default", u64::from(limits::MEMORY_MIB_DEFAULT)),
             ("disk_mib_max", u64::from(limits::DISK_MIB_MAX)),

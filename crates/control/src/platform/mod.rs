@@ -4,6 +4,7 @@
 
 mod access;
 mod capabilities;
+mod doctor;
 mod executions;
 mod files;
 mod history;
@@ -21,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use remuda_engine::{Engine, EngineError, Parts};
-use remuda_journal::{Gate, Journal, Settings};
+use remuda_journal::{Gate, Journal, Retention, Settings};
 use remuda_types::limits::SANDBOXES_MAX;
 use remuda_types::wire::Snapshot;
 use remuda_types::{Error, ErrorCode, QuotaLimits, SandboxState, SnapshotState};
@@ -32,7 +33,9 @@ use crate::access::{AccessKeys, Accounts};
 use crate::deadlines::watch;
 use crate::events;
 use crate::executions::{ExecutionPlaces, remove_carried};
+use crate::hands::Hands;
 use crate::operations::{expire, raise, remove, stop};
+use crate::reconcile::{self, Reconciler};
 use crate::records::snapshot_is;
 use crate::recovery;
 use crate::registry::{Registry, SandboxCell, SnapshotCell};
@@ -54,6 +57,10 @@ pub struct Config {
     pub quotas: QuotaLimits,
     /// How long a sandbox may live at most without another call, in milliseconds.
     pub timeout_ms_max: u64,
+    /// How often records, memory and machine are compared.
+    pub reconcile_every: Duration,
+    /// How long an operation and its key are kept, from its admission.
+    pub keys_live: Duration,
     /// Who carries the deliveries of webhooks.
     pub courier: Arc<dyn Courier>,
 }
@@ -66,6 +73,10 @@ pub struct Ground {
     pub quotas: QuotaLimits,
     /// As in [`Config`].
     pub timeout_ms_max: u64,
+    /// As in [`Config`].
+    pub reconcile_every: Duration,
+    /// As in [`Config`].
+    pub keys_live: Duration,
     /// As in [`Config`].
     pub courier: Arc<dyn Courier>,
     /// Most sandboxes of all accounts together.
@@ -94,6 +105,8 @@ pub(crate) struct Shared {
     /// Operations, which run to their end whoever waits for them.
     under_way: TaskTracker,
     turns: Turns,
+    hands: Hands,
+    reconciler: Reconciler,
     /// Places of snapshots that are gone and could not be removed.
     unreclaimed: Mutex<BTreeSet<PathBuf>>,
     timeout_ms_max: u64,
@@ -133,11 +146,22 @@ impl Platform {
     /// # Errors
     /// When the machine is not ready, or another server uses the directory; message and cause say what to do.
     pub async fn open(config: Config) -> Result<Platform, Error> {
-        let Config { data_dir, parts, quotas, timeout_ms_max, courier } = config;
+        let Config { data_dir, parts, quotas, timeout_ms_max, reconcile_every, keys_live, courier } = config;
         let directory = data_dir.clone();
         let engine = Box::new(move || Engine::open(&directory, parts));
         let (sandboxes_max, gate) = (SANDBOXES_MAX, None);
-        Platform::open_on(Ground { data_dir, quotas, timeout_ms_max, courier, sandboxes_max, gate, engine }).await
+        let ground = Ground {
+            data_dir,
+            quotas,
+            timeout_ms_max,
+            reconcile_every,
+            keys_live,
+            courier,
+            sandboxes_max,
+            gate,
+            engine,
+        };
+        Platform::open_on(ground).await
     }
 
     /// The same on another ground.
@@ -145,10 +169,22 @@ impl Platform {
     /// # Errors
     /// As for [`Platform::open`].
     pub async fn open_on(ground: Ground) -> Result<Platform, Error> {
-        let Ground { data_dir, quotas, timeout_ms_max, courier, sandboxes_max, gate, engine } = ground;
+        let Ground {
+            data_dir,
+            quotas,
+            timeout_ms_max,
+            reconcile_every,
+            keys_live,
+            courier,
+            sandboxes_max,
+            gate,
+            engine,
+        } = ground;
         // First of all: two servers on one data directory would each end the other's sandboxes.
         let directory = data_dir.clone();
-        let opening = move || Journal::open_behind(&directory, Settings::default(), gate);
+        let key_ms = i64::try_from(keys_live.as_millis()).unwrap_or(i64::MAX);
+        let settings = Settings { retention: Retention { key_ms, ..Retention::default() }, ..Settings::default() };
+        let opening = move || Journal::open_behind(&directory, settings, gate);
         let journal = tokio::task::spawn_blocking(opening).await;
         let journal = journal.map_err(|e| Error::new(ErrorCode::Internal, "a task ended").cause(e))?;
         let journal = journal.map_err(|e| crate::errors::journal_open(&e))?;
@@ -172,6 +208,8 @@ impl Platform {
             closing,
             under_way: TaskTracker::new(),
             turns: Turns::default(),
+            hands: Hands::default(),
+            reconciler: Reconciler::new(),
             unreclaimed: Mutex::default(),
             timeout_ms_max,
             webhooks,
@@ -179,6 +217,7 @@ impl Platform {
         let platform = Platform { shared: Arc::new(shared) };
         recovery::recover(&platform).await?;
         tokio::spawn(expire::run(Arc::downgrade(&platform.shared)));
+        tokio::spawn(reconcile::run(Arc::downgrade(&platform.shared), reconcile_every));
         watch::start(&platform);
         tokio::spawn(usage::watch::run(Arc::downgrade(&platform.shared)));
         platform.hooks().start();
@@ -293,6 +332,16 @@ impl Platform {
     /// Keys whose calls are being received.
     pub(crate) fn turns(&self) -> &Turns {
         &self.shared.turns
+    }
+
+    /// Operations that somebody sees to.
+    pub(crate) fn hands(&self) -> &Hands {
+        &self.shared.hands
+    }
+
+    /// What was found and put right.
+    pub(crate) fn reconciler(&self) -> &Reconciler {
+        &self.shared.reconciler
     }
 
     /// Waits until this server begins to end.

@@ -85,6 +85,7 @@ async fn left_behind(platform: &Platform, cell: &Arc<SnapshotCell>) {
 }
 
 async fn finish(platform: Platform, record: Record, parts: Vec<Record>) {
+    let _in_hand = platform.hands().take(record.id.clone());
     let (work, platform) = (Work::on(platform.journal(), &record), &platform);
     let kind = record.scope.kind().to_owned();
     match kind.as_str() {

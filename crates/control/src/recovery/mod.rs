@@ -19,7 +19,7 @@ mod adopt;
 mod finish;
 mod read;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use remuda_journal::Operation as Record;
@@ -78,10 +78,12 @@ async fn remove_leftovers(platform: &Platform) -> Result<(), Error> {
     };
     let engine = platform.engine();
     let mut left = engine.leftovers().map_err(failed)?;
+    let mut handed_over = BTreeSet::new();
     {
         let tables = platform.registry().tables();
         for cell in tables.sandboxes() {
             left.machines.remove(&cell.uid);
+            handed_over.extend(cell.continues.get().map(|before| before.uid.clone()));
             // Its files may still be there.
             if let Some(before) = cell.continues.get().filter(|_| !engine.has_files(&cell.uid)) {
                 left.machines.remove(&before.uid);
@@ -96,6 +98,7 @@ async fn remove_leftovers(platform: &Platform) -> Result<(), Error> {
     }
     let removed = left.machines.len() + left.snapshots.len();
     engine.remove_leftovers(&left).await.map_err(failed)?;
+    platform.tell_leftovers(&left, &handed_over).await?;
     if removed > 0 {
         tracing::info!("removed {removed} sandboxes and snapshots that were left half-made by an earlier server");
     }

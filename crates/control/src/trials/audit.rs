@@ -9,6 +9,7 @@ use remuda_types::{Quota, SandboxId, SandboxState, SnapshotState};
 
 use crate::caller::Caller;
 use crate::platform::Platform;
+use crate::reconcile::LEFT_BEHIND;
 
 /// Everything that is not as it must be. One whose end failed half-way, as was told, may stand anywhere: it waits to be
 /// ended again.
@@ -19,6 +20,7 @@ pub(super) async fn faults(platform: Platform, host: StandIn, half_ended: Option
     machines(&platform, &host, half_ended, &mut faults);
     files(&platform, &mut faults);
     quotas(&platform, &mut faults).await;
+    reconciled(&platform, half_ended, &mut faults).await;
     faults
 }
 
@@ -137,4 +139,14 @@ async fn quotas(platform: &Platform, faults: &mut Vec<String>) {
             faults.push(format!("{held} of {quota} are held, {amount} live"));
         }
     }
+}
+
+/// A comparison of records, memory and machine finds nothing, and has repaired nothing but what recovery removes.
+async fn reconciled(platform: &Platform, half_ended: Option<&SandboxId>, faults: &mut Vec<String>) {
+    let compared = platform.reconcile(false).await.unwrap();
+    let found = compared.findings.iter().filter(|f| half_ended.is_none() || f.sandbox.as_ref() != half_ended);
+    faults.extend(found.map(|finding| format!("found: {finding:?}")));
+    let (repairs, _) = platform.reconciler().repairs();
+    let unexpected = repairs.iter().filter(|repaired| repaired.repair.found != LEFT_BEHIND);
+    faults.extend(unexpected.map(|repaired| format!("repaired: {repaired:?}")));
 }

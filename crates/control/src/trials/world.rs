@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use remuda_journal::{Gate, Paging, Passage};
 use remuda_stand_in::{Plan, Session, StandIn, Verdict};
 use remuda_types::QuotaLimits;
-use remuda_types::limits::{SANDBOXES_MAX, TIMEOUT_MS_MAX_DEFAULT};
+use remuda_types::limits::{KEYS_LIVE_MS_DEFAULT, RECONCILE_EVERY_MS_DEFAULT, SANDBOXES_MAX, TIMEOUT_MS_MAX_DEFAULT};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::platform::{Ground, Platform};
@@ -105,6 +105,8 @@ impl World {
             data_dir: data_dir.clone(),
             quotas: QuotaLimits::default(),
             timeout_ms_max: TIMEOUT_MS_MAX_DEFAULT,
+            reconcile_every: Duration::from_millis(RECONCILE_EVERY_MS_DEFAULT),
+            keys_live: Duration::from_millis(KEYS_LIVE_MS_DEFAULT),
             courier: Arc::new(Nobody),
             sandboxes_max: SANDBOXES_MAX,
             gate: Some(Arc::new(AtCommits(session.clone()))),

@@ -2,6 +2,7 @@
 //! behind, also where a test panics.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -10,7 +11,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use remuda_control::{Config, Fingerprint, Parts, Platform};
 use remuda_gateway::{Access, HttpCourier, router};
-use remuda_types::limits::TIMEOUT_MS_MAX_DEFAULT;
+use remuda_types::limits::{KEYS_LIVE_MS_DEFAULT, RECONCILE_EVERY_MS_DEFAULT, TIMEOUT_MS_MAX_DEFAULT};
 use remuda_types::wire::{CreateAccessKey, MadeAccessKey};
 use remuda_types::{AccessScope, QuotaLimits};
 use serde_json::Value;
@@ -41,6 +42,8 @@ impl World {
             parts,
             quotas: QuotaLimits::default(),
             timeout_ms_max: TIMEOUT_MS_MAX_DEFAULT,
+            reconcile_every: Duration::from_millis(RECONCILE_EVERY_MS_DEFAULT),
+            keys_live: Duration::from_millis(KEYS_LIVE_MS_DEFAULT),
             courier: Arc::new(HttpCourier::new(false)),
         };
         let platform = Platform::open(config).await.unwrap();

@@ -2,4 +2,5 @@
 
 mod events;
 mod operations;
+mod reconciliation;
 mod records;

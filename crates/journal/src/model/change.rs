@@ -54,4 +54,6 @@ pub enum Change {
     Hold(Account, Hold),
     /// Everything that was held for this is released. Repeating it changes nothing.
     Release(Holder),
+    /// The sums of what an account holds are made anew from what is held.
+    Recount(Account),
 }

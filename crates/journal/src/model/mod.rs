@@ -22,7 +22,7 @@ pub use event::{EventPage, EventRecord, NewEvent};
 pub use execution::ExecutionRecord;
 pub use operation::{Finished, Operation, Outcome, Reserved, Scope, ScopeError, Step, Stepped};
 pub use page::{Cursor, CursorError, PageOf, Paging, Whose};
-pub use quota::{Count, Held, Hold, Holder, Used};
+pub use quota::{AdriftSum, Count, Held, Hold, Holder, Used};
 pub use receipt::{Receipt, ReceiptKind};
 pub use sandbox::{SandboxChange, SandboxFilter, SandboxRecord};
 pub use snapshot::{SnapshotChange, SnapshotFilter, SnapshotRecord};

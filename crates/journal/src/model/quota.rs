@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use remuda_types::{OperationId, SnapshotId, Uid};
+use remuda_types::{Account, OperationId, SnapshotId, Uid};
 
 /// For what an amount is held.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -11,6 +11,13 @@ pub struct Holder(pub(crate) String);
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+impl Holder {
+    /// Its id as text: a sandbox's uid, or a snapshot's or operation's id.
+    pub fn as_str(&self) -> &str {
+        &self.0
     }
 }
 
@@ -78,4 +85,17 @@ pub struct Held {
     pub name: String,
     /// How much.
     pub amount: u64,
+}
+
+/// A sum of what is held that is not what it is the sum of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdriftSum {
+    /// Whose.
+    pub account: Account,
+    /// Of what.
+    pub name: String,
+    /// What it says.
+    pub says: u64,
+    /// What is held.
+    pub held: u64,
 }

@@ -34,5 +34,6 @@ fn apply_one(tx: &Tx<'_>, within: Option<&Operation>, change: &Change) -> Result
         Change::Event(event) => events::write(tx, event).map(drop),
         Change::Hold(account, hold) => quotas::hold(tx, account, hold),
         Change::Release(holder) => quotas::release(tx, holder),
+        Change::Recount(account) => quotas::recount(tx, account),
     }
 }

@@ -6,7 +6,7 @@ use rusqlite::params;
 
 use crate::error::{JournalError, Refusal};
 use crate::limits::WORD_BYTES_MAX;
-use crate::model::{Count, Held, Hold, Holder, Used};
+use crate::model::{AdriftSum, Count, Held, Hold, Holder, Used};
 use crate::store::db::amount;
 use crate::store::{Db, Tx};
 
@@ -86,6 +86,33 @@ pub(crate) fn release(tx: &Tx<'_>, holder: &Holder) -> Result<(), JournalError> 
         [holder.0.as_str()],
     )?;
     tx.change("DELETE FROM holds WHERE holder = ?", [holder.0.as_str()])?;
+    Ok(())
+}
+
+/// Sums that are not those of their holds. One statement, and so one moment of the database.
+pub(crate) fn adrift(db: &Db<'_>) -> Result<Vec<AdriftSum>, JournalError> {
+    db.many(
+        "SELECT account, name, sum(says), sum(held) FROM (
+             SELECT account, name, amount AS says, 0 AS held FROM used WHERE period = ''
+             UNION ALL SELECT account, name, 0, amount FROM holds)
+         GROUP BY account, name HAVING sum(says) <> sum(held) ORDER BY account, name",
+        [],
+        |row| {
+            let amount = |column| Ok::<_, rusqlite::Error>(row.get::<_, i64>(column)?.max(0).unsigned_abs());
+            let account = crate::store::db::parsed(row, 0)?;
+            Ok(AdriftSum { account, name: row.get(1)?, says: amount(2)?, held: amount(3)? })
+        },
+    )
+}
+
+/// Makes the sums of an account anew.
+pub(crate) fn recount(tx: &Tx<'_>, account: &Account) -> Result<(), JournalError> {
+    tx.change("DELETE FROM used WHERE account = ? AND period = ''", [account.as_str()])?;
+    tx.change(
+        "INSERT INTO used (account, name, period, amount)
+         SELECT account, name, '', sum(amount) FROM holds WHERE account = ? GROUP BY account, name",
+        [account.as_str()],
+    )?;
     Ok(())
 }
 

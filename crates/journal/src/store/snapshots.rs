@@ -98,6 +98,11 @@ pub(crate) fn by_id(db: &Db<'_>, account: &Account, id: &SnapshotId) -> Result<O
     db.one(sql, [id.as_str(), account.as_str()], read)
 }
 
+/// The same of whatever account.
+pub(crate) fn of_any(db: &Db<'_>, id: &SnapshotId) -> Result<Option<SnapshotRecord>, JournalError> {
+    db.one(&format!("SELECT {COLUMNS} FROM snapshots WHERE id = ?"), [id.as_str()], read)
+}
+
 /// The snapshot that has this name now.
 pub(crate) fn by_name(db: &Db<'_>, account: &Account, name: &str) -> Result<Option<SnapshotRecord>, JournalError> {
     let sql = &format!("SELECT {COLUMNS} FROM snapshots WHERE account = ? AND name = ? AND {HOLDS_NAME}");

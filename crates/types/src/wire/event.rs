@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::RepairTold;
 use crate::ids::{AccessKeyId, ReceiptId, SandboxId, SnapshotId};
 
 /// Something that happened.
@@ -13,8 +14,8 @@ pub struct Event {
     /// When, in Unix milliseconds.
     pub at_ms: i64,
     /// What: `sandbox.running`, `sandbox.paused`, `sandbox.stopped`, `sandbox.gone`, `sandbox.failed`,
-    /// `snapshot.active`, `snapshot.failed`, `snapshot.deleted`, `access_key.made`, `access_key.revoked`. More may be
-    /// added.
+    /// `snapshot.active`, `snapshot.failed`, `snapshot.deleted`, `access_key.made`, `access_key.revoked`,
+    /// `server.repaired`. More may be added.
     pub kind: String,
     /// What it is about.
     #[serde(flatten)]
@@ -42,6 +43,9 @@ pub struct EventAbout {
     /// The access key by which it was done, of an access key's event; absent on the server's own socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<AccessKeyId>,
+    /// What was put right, of a `server.repaired`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repair: Option<Box<RepairTold>>,
 }
 
 /// `GET /v1/events`: events above a number, in order.

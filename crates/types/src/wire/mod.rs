@@ -3,6 +3,7 @@
 
 mod access;
 mod deadline;
+mod doctor;
 mod event;
 mod execution;
 mod file;
@@ -17,6 +18,7 @@ mod webhook;
 
 pub use access::*;
 pub use deadline::*;
+pub use doctor::*;
 pub use event::*;
 pub use execution::*;
 pub use file::*;

@@ -55,6 +55,8 @@ impl Auditor<'_> {
         self.on_the_machine(&listed);
         self.on_the_disk(&listed);
         self.usage(&listed);
+        let doctor = self.caller.read("/v1/doctor");
+        assert_eq!(doctor["findings"], serde_json::json!([]), "{doctor:#}");
         self.events(&listed, clients);
         let (settled, next) = self.caller.settled_since(self.settled);
         settled.iter().for_each(|settled| self.outcome(settled, &listed));
