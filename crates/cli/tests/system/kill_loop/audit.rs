@@ -175,7 +175,8 @@ impl Auditor<'_> {
     fn counts(&self, id: &str, ticker: &str) {
         let (mut text, mut offset) = (String::new(), 0);
         loop {
-            let wait = if text.is_empty() { "&wait_ms=30000" } else { "" };
+            // A line and its end need not come at once.
+            let wait = if text.contains('\n') { "" } else { "&wait_ms=30000" };
             let path = format!("/v1/sandboxes/{id}/executions/{ticker}/output?offset={offset}{wait}");
             let page = self.caller.read(&path);
             let records = page["records"].as_array().unwrap().clone();
