@@ -9,12 +9,13 @@ use remuda_types::wire::{
 use crate::{Client, ClientError};
 
 impl Client {
-    /// `POST /v1/webhooks`: events from now on are delivered. The secret is in this answer and is never told again.
+    /// `POST /v1/webhooks`: events from now on are delivered. The secret is in the first answer and is
+    /// never told again: where that one was lost, the call that is sent again has none, and the webhook is to be rotated.
     ///
     /// # Errors
     /// `invalid_request` for a URL to which nothing is delivered; otherwise as for every call.
     pub async fn create_webhook(&self, request: &CreateWebhook) -> Result<MadeWebhook, ClientError> {
-        self.call(Method::POST, "/v1/webhooks").json(request).read().await
+        self.change("create_webhook", None, Method::POST, "/v1/webhooks").json(request).read().await
     }
 
     /// `GET /v1/webhooks`, oldest first.
@@ -42,12 +43,13 @@ impl Client {
         self.change("remove_webhook", None, Method::DELETE, format!("/v1/webhooks/{id}")).read().await
     }
 
-    /// `POST /v1/webhooks/{webhook}/rotate`: another secret, which is in this answer and is never told again.
+    /// `POST /v1/webhooks/{webhook}/rotate`: another secret, told as by
+    /// [`Client::create_webhook`].
     ///
     /// # Errors
     /// As for [`Client::webhook`].
     pub async fn rotate_webhook(&self, id: &WebhookId) -> Result<MadeWebhook, ClientError> {
-        self.call(Method::POST, format!("/v1/webhooks/{id}/rotate")).read().await
+        self.change("rotate_webhook", None, Method::POST, format!("/v1/webhooks/{id}/rotate")).read().await
     }
 
     /// `GET /v1/webhooks/{webhook}/deliveries`, newest first.

@@ -7,33 +7,16 @@ use axum::response::Response;
 use http::StatusCode;
 use http::request::Parts;
 use remuda_control::Platform;
+use remuda_types::WebhookId;
 use remuda_types::error::ErrorBody;
 use remuda_types::wire::{
     CreateWebhook, Delivery, DeliveryList, MadeWebhook, Redeliver, Webhook, WebhookList, WebhookRemoval,
 };
-use remuda_types::{Error, ErrorCode, WebhookId};
 use utoipa::IntoParams;
 
-use crate::calling::{By, Calling, IDEMPOTENCY_KEY, WithKey, told};
+use crate::calling::{By, Calling, WithKey, told};
 use crate::errors::{Answer, Failure};
 use crate::extract::{JsonBody, path_parameter};
-
-/// Refuses what no telling of a secret can honour.
-pub(crate) struct ToldOnce;
-
-impl<S: Sync> FromRequestParts<S> for ToldOnce {
-    type Rejection = Failure;
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
-        if !parts.headers.contains_key(IDEMPOTENCY_KEY) {
-            return Ok(ToldOnce);
-        }
-        let message = "what makes a webhook's secret takes no idempotency key";
-        Err(Error::new(ErrorCode::IdempotencyKeyUnsupported, message)
-            .cause("the secret is told once, so its answer could not be given again")
-            .remedy("leave the header out; where an answer was lost, remove the webhook (remuda webhook ls) or rotate it again")
-            .into())
-    }
-}
 
 /// A webhook in the path.
 #[derive(Debug, IntoParams)]
@@ -50,19 +33,18 @@ impl<S: Sync> FromRequestParts<S> for OfWebhook {
     }
 }
 
-/// Makes a webhook: events from now on are delivered to its URL. The secret is in this answer and never told again. It
-/// takes no `Idempotency-Key`: such a header is refused.
-#[utoipa::path(post, path = "/v1/webhooks", operation_id = "create_webhook", tag = "webhooks",
+/// Makes a webhook: events from now on are delivered to its URL. The secret is in this answer and never told again: an
+/// answer that is told again under its `Idempotency-Key` has none.
+#[utoipa::path(post, path = "/v1/webhooks", operation_id = "create_webhook", tag = "webhooks", params(WithKey),
     request_body = CreateWebhook, responses(
     (status = 201, description = "Events are delivered from now on.", body = MadeWebhook),
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn create(
     State(platform): State<Platform>,
-    By(caller): By,
-    _: ToldOnce,
+    Calling(call): Calling,
     JsonBody(request): JsonBody<CreateWebhook>,
-) -> Answer<(StatusCode, Json<MadeWebhook>)> {
-    Ok((StatusCode::CREATED, Json(platform.create_webhook(&caller, request).await?)))
+) -> Answer<Response> {
+    Ok(told(StatusCode::CREATED, platform.create_webhook(&call, request).await))
 }
 
 /// Lists the account's webhooks, without their secrets.
@@ -94,17 +76,16 @@ pub(crate) async fn remove(
 }
 
 /// Gives a webhook another secret, which is in this answer and never told again: attempts that begin later are signed with
-/// it. It takes no `Idempotency-Key`: such a header is refused.
-#[utoipa::path(post, path = "/v1/webhooks/{webhook}/rotate", operation_id = "rotate_webhook", tag = "webhooks", params(OfWebhook), responses(
+/// it. An answer that is told again under its `Idempotency-Key` has none.
+#[utoipa::path(post, path = "/v1/webhooks/{webhook}/rotate", operation_id = "rotate_webhook", tag = "webhooks", params(OfWebhook, WithKey), responses(
     (status = 200, description = "It has another secret.", body = MadeWebhook),
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn rotate(
     State(platform): State<Platform>,
-    By(caller): By,
-    _: ToldOnce,
+    Calling(call): Calling,
     of: OfWebhook,
-) -> Answer<Json<MadeWebhook>> {
-    Ok(Json(platform.rotate_webhook(&caller, &of.webhook).await?))
+) -> Answer<Response> {
+    Ok(told(StatusCode::OK, platform.rotate_webhook(&call, &of.webhook).await))
 }
 
 /// Lists deliveries of a webhook, as far as they are kept.

@@ -30,6 +30,8 @@ pub enum WebhookCommand {
         /// Webhook, by the id that `webhook ls` prints
         #[arg(value_name = "WEBHOOK")]
         id: WebhookId,
+        #[command(flatten)]
+        key: KeyArg,
     },
     /// List what was delivered and what was given up, newest first
     Deliveries {
@@ -59,4 +61,6 @@ pub struct WebhookCreate {
     /// given
     #[arg(long = "event", value_name = "KIND,…", value_delimiter = ',')]
     pub events: Vec<String>,
+    #[command(flatten)]
+    pub key: KeyArg,
 }

@@ -1,6 +1,6 @@
 //! `webhook`: where events are delivered to. A secret is printed once, to standard output, and must go nowhere else.
 
-use remuda_types::wire::{CreateWebhook, Delivery, DeliveryList, DeliveryResult, Webhook, WebhookList};
+use remuda_types::wire::{CreateWebhook, Delivery, DeliveryList, DeliveryResult, MadeWebhook, Webhook, WebhookList};
 
 use super::DONE;
 use crate::args::{Global, WebhookCommand};
@@ -11,12 +11,14 @@ use crate::print;
 pub async fn run(global: &Global, command: WebhookCommand) -> anyhow::Result<u8> {
     match command {
         WebhookCommand::Create(args) => {
-            let made = connect(global)?.create_webhook(&CreateWebhook { url: args.to, events: args.events }).await?;
-            if global.json {
-                print::json(&made)?;
-            } else {
-                print::line(format!("{} {}", made.webhook.id, made.secret))?;
+            let request = CreateWebhook { url: args.to, events: args.events };
+            let made = connect_for(global, args.key.key)?.create_webhook(&request).await?;
+            match &made.secret {
+                _ if global.json => print::json(&made)?,
+                Some(secret) => print::line(format!("{} {secret}", made.webhook.id))?,
+                None => print::line(&made.webhook.id)?,
             }
+            told_before(&made);
         }
         WebhookCommand::Ls => {
             let webhooks = connect(global)?.webhooks().await?;
@@ -30,9 +32,17 @@ pub async fn run(global: &Global, command: WebhookCommand) -> anyhow::Result<u8>
             let removal = connect_for(global, key.key)?.remove_webhook(&id).await?;
             if global.json { print::json(&removal)? } else { print::line(format!("{id} delivers nothing any more"))? }
         }
-        WebhookCommand::Rotate { id } => {
-            let made = connect(global)?.rotate_webhook(&id).await?;
-            if global.json { print::json(&made)? } else { print::line(&made.secret)? }
+        WebhookCommand::Rotate { id, key } => {
+            let made = connect_for(global, key.key)?.rotate_webhook(&id).await?;
+            match &made.secret {
+                _ if global.json => print::json(&made)?,
+                Some(secret) => print::line(secret)?,
+                None => {}
+            }
+            told_before(&made);
+            if made.secret.is_none() {
+                return Ok(NEGATIVE);
+            }
         }
         WebhookCommand::Deliveries { id } => {
             let deliveries = connect(global)?.webhook_deliveries(&id).await?;
@@ -51,6 +61,16 @@ pub async fn run(global: &Global, command: WebhookCommand) -> anyhow::Result<u8>
         }
     }
     Ok(DONE)
+}
+
+/// Where an answer is told again, it has no secret.
+fn told_before(made: &MadeWebhook) {
+    if made.secret.is_none() {
+        let id = &made.webhook.id;
+        eprintln!(
+            "(its secret was in the first answer, and is not told again; for another one: remuda webhook rotate {id})"
+        );
+    }
 }
 
 fn kinds(webhook: &Webhook) -> String {

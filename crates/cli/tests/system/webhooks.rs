@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
-use remuda_client::wire::{CreateWebhook, DeliveryResult, Event};
+use remuda_client::wire::{CreateWebhook, DeliveryResult, Event, MadeWebhook};
 use remuda_types::ErrorCode;
 use sha2::Sha256;
 
@@ -111,6 +111,10 @@ fn to(url: &str, events: &[&str]) -> CreateWebhook {
     CreateWebhook { url: url.to_owned(), events: events.iter().map(|kind| (*kind).to_owned()).collect() }
 }
 
+fn secret_of(made: &MadeWebhook) -> String {
+    made.secret.clone().expect("a first answer has the secret")
+}
+
 fn private() -> (Place, Api) {
     let place = Place::new();
     let api = Api::of(Arc::new(Server::start_plain(&place.data_dir, &["--webhooks-to-private"])));
@@ -138,7 +142,7 @@ async fn events_are_delivered_in_order_signed_and_until_they_are_taken() {
     let kinds: Vec<_> = all.iter().map(|arrived| arrived.event().kind).collect();
     assert_eq!(kinds, ["sandbox.paused", "sandbox.running", "sandbox.gone"]);
     for arrived in &all {
-        assert!(arrived.is_signed_with(&made.secret), "{arrived:?}");
+        assert!(arrived.is_signed_with(&secret_of(&made)), "{arrived:?}");
         assert_eq!(arrived.id, format!("{hook}_{}", arrived.event().sequence));
     }
     let events = api.client.events(made.webhook.done_through).await.unwrap().events;
@@ -158,8 +162,8 @@ async fn events_are_delivered_in_order_signed_and_until_they_are_taken() {
     let again = api.client.redeliver_webhook(hook, last).await.unwrap();
     assert!(again.by_hand && again.result == DeliveryResult::Delivered, "{again:?}");
     let arrived = receiver.next();
-    assert!(arrived.id == all[2].id && arrived.is_signed_with(&rotated.secret), "{arrived:?}");
-    assert!(!arrived.is_signed_with(&made.secret));
+    assert!(arrived.id == all[2].id && arrived.is_signed_with(&secret_of(&rotated)), "{arrived:?}");
+    assert!(!arrived.is_signed_with(&secret_of(&made)));
     refused(api.client.redeliver_webhook(hook, 1_000_000).await, ErrorCode::InvalidRequest);
 
     let text = api.server.run(&["webhook", "show", hook.as_str()]).line();
@@ -196,7 +200,7 @@ async fn deliveries_go_on_where_a_killed_server_was() {
     let api = Api::of(Arc::new(Server::start_plain(&place.data_dir, &["--webhooks-to-private"])));
     api.client.pause(&id).await.unwrap();
     let kinds = [receiver.next(), receiver.next()].map(|arrived| {
-        assert!(arrived.is_signed_with(&made.secret));
+        assert!(arrived.is_signed_with(&secret_of(&made)));
         arrived.event().kind
     });
     // Nothing was lost, and nothing overtook.
@@ -242,4 +246,42 @@ async fn nothing_goes_to_addresses_that_are_not_public() {
     let text = api.server.run(&["webhook", "create", "https://a.example/x", "--event", "sandbox.*,snapshot.active"]);
     assert!(text.line().contains(" whsec_"));
     assert!(api.server.run(&["webhook", "ls"]).line().contains("sandbox.*,snapshot.active"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_makes_one_webhook_and_one_secret_and_tells_each_secret_once() {
+    let (place, api) = private();
+    let receiver = Receiver::start(&[200]);
+    let create = ["--json", "webhook", "create", &receiver.url, "--event", "sandbox.*", "--key", "k1"];
+    let made: MadeWebhook = serde_json::from_value(api.server.run(&create).json()).unwrap();
+    let hook = made.webhook.id.clone();
+    let again: MadeWebhook = serde_json::from_value(api.server.run(&create).json()).unwrap();
+    assert_eq!((&again.webhook.id, &again.secret), (&hook, &None), "it is told again, and its secret is not");
+    let said = api.server.run(&create[1..]);
+    assert_eq!(said.line(), hook.as_str());
+    assert!(said.stderr.contains(&format!("remuda webhook rotate {hook}")), "{}", said.stderr);
+    let other = ["webhook", "create", &receiver.url, "--key", "k1"];
+    api.server.run(&other).failed(1, "idempotency_key_conflict");
+
+    let rotate = ["--json", "webhook", "rotate", hook.as_str(), "--key", "k2"];
+    let rotated: MadeWebhook = serde_json::from_value(api.server.run(&rotate).json()).unwrap();
+    assert_ne!(secret_of(&rotated), secret_of(&made));
+    let again = api.server.run(&rotate);
+    assert_eq!((again.code, again.json().get("secret")), (1, None), "there is nothing that could be used");
+    // Nor does a later server, or anything that tells of the call.
+    Arc::into_inner(api.server).unwrap().kill();
+    let api = Api::of(Arc::new(Server::start_plain(&place.data_dir, &["--webhooks-to-private"])));
+    assert_eq!(api.server.run(&create).json().get("secret"), None);
+    for key in ["k1", "k2"] {
+        let told = api.server.run(&["--json", "operation", "show", key]);
+        assert!(told.line().contains(hook.as_str()) && !told.line().contains("whsec_"), "{}", told.line());
+    }
+    assert_eq!(api.client.webhooks().await.unwrap().len(), 1);
+    let id = api.create().await.id;
+    let arrived = receiver.next();
+    assert!(arrived.is_signed_with(&secret_of(&rotated)), "the secret was made anew once: {arrived:?}");
+    // Refused before anything is stored: the key is free.
+    api.server.run(&["webhook", "create", "ftp://a.example/", "--key", "k3"]).failed(2, "nothing can be delivered");
+    assert_eq!(api.server.run(&["webhook", "create", "https://a.example/", "--key", "k3"]).code, 0);
+    api.remove(&id).await;
 }

@@ -48,8 +48,10 @@ const KINDS: &[(&str, Action)] = &[
     of::<restore::Branch>(),
     of::<start::Start>(),
     of::<stop::StopSandbox>(),
+    of::<webhooks::MakeWebhook>(),
     of::<webhooks::RedeliverEvent>(),
     of::<webhooks::RemoveWebhook>(),
+    of::<webhooks::RotateSecret>(),
     of::<write_file::WriteFile>(),
 ];
 

@@ -7,21 +7,15 @@ use super::Platform;
 use crate::access::Action;
 use crate::caller::Caller;
 use crate::operation::{Answered, Call, operate};
-use crate::operations::webhooks::{RedeliverEvent, RemoveWebhook};
+use crate::operations::webhooks::{MakeWebhook, RedeliverEvent, RemoveWebhook, RotateSecret};
 
 impl Platform {
-    /// Makes a webhook. It has no idempotency key, as the making of an access key: the secret is told once.
+    /// Makes a webhook. The secret is told once: an answer that is told again under its key has none.
     ///
     /// # Errors
     /// `invalid_request` for a URL to which nothing is delivered; `limit_reached`; `forbidden`, also to a narrowed key.
-    pub async fn create_webhook(&self, caller: &Caller, request: CreateWebhook) -> Result<MadeWebhook, Error> {
-        caller.may(Action::CreateWebhook)?;
-        may_have_webhooks(caller)?;
-        self.admit_work()?;
-        let (hooks, account) = (self.hooks().clone(), caller.account.clone());
-        // To its end also where the caller goes away: memory and journal must agree.
-        let making = self.under_way().spawn(async move { hooks.make(&account, request).await });
-        making.await.map_err(|e| Error::new(ErrorCode::Internal, "a task ended").cause(e))?
+    pub async fn create_webhook(&self, call: &Call, request: CreateWebhook) -> Answered<MadeWebhook> {
+        operate(self, call, MakeWebhook { request }).await.map(MadeWebhook::from)
     }
 
     /// The account's webhooks, oldest first.
@@ -52,16 +46,12 @@ impl Platform {
         operate(self, call, RemoveWebhook { id: id.clone() }).await
     }
 
-    /// Gives a webhook another secret, which is told once.
+    /// Gives a webhook another secret, which is told once, as that of [`Platform::create_webhook`].
     ///
     /// # Errors
     /// `webhook_not_found`.
-    pub async fn rotate_webhook(&self, caller: &Caller, id: &WebhookId) -> Result<MadeWebhook, Error> {
-        caller.may(Action::RotateWebhook)?;
-        may_have_webhooks(caller)?;
-        let (hooks, account, id) = (self.hooks().clone(), caller.account.clone(), id.clone());
-        let rotating = self.under_way().spawn(async move { hooks.rotate(&account, &id).await });
-        rotating.await.map_err(|e| Error::new(ErrorCode::Internal, "a task ended").cause(e))?
+    pub async fn rotate_webhook(&self, call: &Call, id: &WebhookId) -> Answered<MadeWebhook> {
+        operate(self, call, RotateSecret { id: id.clone() }).await.map(MadeWebhook::from)
     }
 
     /// Deliveries of a webhook that are kept, newest first.

@@ -19,6 +19,7 @@ use crate::operations::execute::Started;
 use crate::operations::fork::{self, ForkOnce};
 use crate::operations::raise::{self, Source};
 use crate::operations::restore::{self, Reading};
+use crate::operations::webhooks::secret_made;
 use crate::operations::{change_file, files, remove, remove_snapshot, stop, write_file};
 use crate::platform::{KnownSnapshot, Platform};
 use crate::records;
@@ -142,6 +143,10 @@ async fn finish(platform: Platform, record: Record, parts: Vec<Record>) {
         }
         "signal" | "cancel" => {
             tell(platform, &work, &kind, Ended::<()>::from(Err(Fault::Unknown(unknown(&kind))))).await;
+        }
+        "create_webhook" | "rotate_webhook" => {
+            let made = secret_made(platform, &record).ok_or_else(|| Fault::Failed(interrupted(&kind)));
+            tell(platform, &work, &kind, Ended::from(made)).await;
         }
         _ => tell(platform, &work, &kind, Ended::<()>::failed(interrupted(&kind), Vec::new())).await,
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use remuda_journal::{Change, Journal, WebhookRecord};
 use remuda_types::limits::WEBHOOK_DELIVERIES_MAX;
 use remuda_types::wire::{Delivery, FailingDelivery, Webhook};
-use remuda_types::{Account, Error, WebhookId};
+use remuda_types::{Account, Error, OperationId, WebhookId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +21,9 @@ pub(super) struct Doc {
     pub(super) events: Vec<String>,
     pub(super) secret: Secret,
     pub(super) secret_made_at_ms: i64,
+    /// The call that made it, where it had a key: so that it is known to have been done also after a crash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) secret_made_by: Option<OperationId>,
     /// The number of the newest event that it is done with.
     pub(super) done_through: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use remuda_journal::{Change, Journal, Whose};
 use remuda_types::limits::{WEBHOOK_CONCURRENT_MAX, WEBHOOK_URL_BYTES_MAX, WEBHOOKS_MAX};
 use remuda_types::wire::{CreateWebhook, Delivery, MadeWebhook, Webhook, WebhookRemoval};
-use remuda_types::{Account, Error, ErrorCode, WebhookId};
+use remuda_types::{Account, Error, ErrorCode, OperationId, WebhookId};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -63,8 +63,8 @@ impl Webhooks {
         })
     }
 
-    /// Makes one; events from now on are delivered.
-    pub(crate) async fn make(&self, account: &Account, request: CreateWebhook) -> Result<MadeWebhook, Error> {
+    /// Whether one could be made as things stand.
+    pub(crate) fn judge(&self, account: &Account, request: &CreateWebhook) -> Result<(), Error> {
         filter::check(&request.events)?;
         let invalid = |why: String| {
             Error::new(ErrorCode::InvalidRequest, "nothing can be delivered to this url")
@@ -76,12 +76,24 @@ impl Webhooks {
             return Err(invalid(format!("it is longer than {WEBHOOK_URL_BYTES_MAX} bytes")));
         }
         self.means.courier.check(&request.url).map_err(invalid)?;
-        let _making = self.making.lock().await;
         let count = self.hooks().values().filter(|hook| hook.account == *account).count();
         if count >= WEBHOOKS_MAX {
             return Err(Error::limit("webhooks_max", WEBHOOKS_MAX as u64, count as u64)
                 .remedy("remove one with: remuda webhook rm ID"));
         }
+        Ok(())
+    }
+
+    /// Makes one; events from now on are delivered.
+    pub(crate) async fn make(
+        &self,
+        account: &Account,
+        request: CreateWebhook,
+        by: Option<&OperationId>,
+    ) -> Result<MadeWebhook, Error> {
+        let _making = self.making.lock().await;
+        // Others may have been made since.
+        self.judge(account, &request)?;
         let failed = |e| crate::errors::journal(&e);
         let now_ms = now_unix_ms();
         let newest = self.means.journal.events(account, 0, 1).await.map_err(failed)?.newest;
@@ -90,6 +102,7 @@ impl Webhooks {
             events: request.events,
             secret: Secret::generate()?,
             secret_made_at_ms: now_ms,
+            secret_made_by: by.cloned(),
             done_through: newest,
             failing: None,
             missed: 0,
@@ -100,7 +113,7 @@ impl Webhooks {
         self.means.journal.apply(vec![hook.record(&doc, true)?]).await.map_err(failed)?;
         self.hooks().insert(hook.id.clone(), hook.clone());
         tokio::spawn(deliver::run(self.means.clone(), hook.clone()));
-        Ok(MadeWebhook { webhook: hook.show(), secret })
+        Ok(MadeWebhook { webhook: hook.show(), secret: Some(secret) })
     }
 
     /// Those of an account, oldest first.
@@ -115,6 +128,13 @@ impl Webhooks {
         self.find(account, id).map(|hook| hook.show())
     }
 
+    /// The one whose secret was made by that call.
+    pub(crate) fn with_secret_of(&self, account: &Account, call: &OperationId) -> Option<Webhook> {
+        let hooks = self.hooks();
+        let made = |hook: &&Arc<Hook>| hook.account == *account && hook.doc().secret_made_by.as_ref() == Some(call);
+        hooks.values().find(made).map(|hook| hook.show())
+    }
+
     /// Removes one: no delivery begins after this returns.
     pub(crate) async fn remove(&self, account: &Account, id: &WebhookId) -> Result<WebhookRemoval, Error> {
         let hook = self.find(account, id)?;
@@ -126,17 +146,23 @@ impl Webhooks {
     }
 
     /// Gives one another secret: every attempt that begins later is signed with it.
-    pub(crate) async fn rotate(&self, account: &Account, id: &WebhookId) -> Result<MadeWebhook, Error> {
+    pub(crate) async fn rotate(
+        &self,
+        account: &Account,
+        id: &WebhookId,
+        by: Option<&OperationId>,
+    ) -> Result<MadeWebhook, Error> {
         let (hook, secret) = (self.find(account, id)?, Secret::generate()?);
         let told = secret.reveal();
         hook.change(&self.means.journal, |doc| {
             doc.secret = secret;
             doc.secret_made_at_ms = now_unix_ms();
+            doc.secret_made_by = by.cloned();
         })
         .await?;
         // What failed may have failed for the secret.
         hook.hurry.notify_one();
-        Ok(MadeWebhook { webhook: hook.show(), secret: told })
+        Ok(MadeWebhook { webhook: hook.show(), secret: Some(told) })
     }
 
     /// Deliveries that are kept, newest first.

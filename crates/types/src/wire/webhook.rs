@@ -52,13 +52,16 @@ pub struct FailingDelivery {
     pub error: String,
 }
 
-/// The answer to making a webhook or rotating its secret: the only one that has the secret.
+/// The answer to making a webhook or rotating its secret. The first one is the only one that has the secret: one that is
+/// told again under its key has not.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MadeWebhook {
     /// It.
     pub webhook: Webhook,
-    /// `whsec_` and the key of its signatures in base64.
-    pub secret: String,
+    /// `whsec_` and the key of its signatures in base64. Absent where the answer is told again: whoever lost the first one
+    /// rotates the webhook's secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
 }
 
 impl std::fmt::Debug for MadeWebhook {
