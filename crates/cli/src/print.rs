@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use comfy_table::{Table, presets};
+use remuda_types::SnapshotState;
 use remuda_types::wire::{Execution, Labels, OnDeadline, Operation, Sandbox, Snapshot};
 use serde::Serialize;
 
@@ -119,12 +120,20 @@ pub fn snapshots(snapshots: &[Snapshot]) -> io::Result<()> {
                 snapshot.id.to_string(),
                 snapshot.name.clone().unwrap_or_else(|| "-".to_owned()),
                 snapshot.mode.to_string(),
-                snapshot.state.to_string(),
+                standing(snapshot),
                 bytes(snapshot.bytes),
                 snapshot.source.to_string(),
             ]
         }),
     )
+}
+
+/// Where it stands. What is active and can't be restored is the layer under a fork's branches.
+fn standing(snapshot: &Snapshot) -> String {
+    match snapshot.state {
+        SnapshotState::Active if !snapshot.restorable => "layer only".to_owned(),
+        state => state.to_string(),
+    }
 }
 
 /// One snapshot in full.
@@ -133,7 +142,7 @@ pub fn snapshot(snapshot: &Snapshot) -> io::Result<()> {
         ("id", snapshot.id.to_string()),
         ("name", snapshot.name.clone().unwrap_or_else(|| "-".to_owned())),
         ("mode", snapshot.mode.to_string()),
-        ("state", snapshot.state.to_string()),
+        ("state", standing(snapshot)),
         ("source", snapshot.source.to_string()),
         ("size", bytes(snapshot.bytes)),
     ];

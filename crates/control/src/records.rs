@@ -135,7 +135,7 @@ pub(crate) fn snapshot(record: &SnapshotRecord) -> Result<(Snapshot, SnapshotDoc
     let doc: SnapshotDoc = read(&format_args!("the record of {}", record.id), &record.doc)?;
     let shown =
         Snapshot { state: record.state, name: record.name.clone(), labels: record.labels.clone(), ..doc.shown.clone() };
-    Ok((shown, doc))
+    Ok((shown.judged(), doc))
 }
 
 impl SnapshotDoc {

@@ -227,7 +227,7 @@ impl SnapshotCell {
 
     /// As the API shows it.
     pub(crate) fn show(&self) -> Snapshot {
-        self.inner().doc.shown.clone()
+        self.inner().doc.shown.clone().judged()
     }
 
     /// All that is written down of it, as it stands.

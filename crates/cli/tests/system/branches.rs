@@ -459,3 +459,36 @@ async fn a_copy_is_not_woken_for_a_descriptor_that_was_closed_before() {
         api.remove(id).await;
     }
 }
+
+#[tokio::test]
+async fn the_snapshot_of_a_memory_fork_says_that_only_its_layer_is_left() {
+    let api = Api::own();
+    let id = api.create().await.id;
+    let forked = api.client.fork(&id, &fork_of(1)).await.unwrap();
+    let own = forked.snapshot.id.to_string();
+    let captured = forked.snapshot.bytes;
+    let settled = async {
+        loop {
+            let shown = api.client.snapshot_info(&own).await.unwrap();
+            if shown.state == SnapshotState::Active {
+                return shown;
+            }
+            // It is verified behind the answer; its event would do as well, and tells less.
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    let shown = tokio::time::timeout(PATIENCE, settled).await.expect("it is never settled");
+    assert_eq!((shown.memory_kept, shown.restorable), (false, false), "{shown:?}");
+    assert!(shown.bytes < captured, "its layer is counted, and not the memory that is gone: {shown:?}");
+    let usage = api.server.run(&["--json", "usage"]).json();
+    let held = usage["reserved"].as_array().unwrap().iter().find(|r| r["quota"] == "snapshot_bytes").unwrap();
+    assert_eq!((&held["amount"], &usage["captured"]["bytes"]), (&shown.bytes.into(), &shown.bytes.into()), "{usage:#}");
+    let line = api.server.run(&["snapshot", "ls"]).line();
+    assert!(line.contains("layer only") && !line.contains("active"), "{line}");
+    let refusal = api.server.run(&["restore", &own]);
+    assert_ne!(refusal.code, 0, "it can't be restored, and says so");
+    // One that was captured on purpose can.
+    let kept = api.client.snapshot(&id, &CreateSnapshot::default()).await.unwrap();
+    assert!(kept.restorable && kept.memory_kept, "{kept:?}");
+    api.server.run(&["restore", kept.id.as_str()]).line();
+}

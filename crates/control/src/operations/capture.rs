@@ -276,6 +276,7 @@ pub(crate) fn describe(
         bytes: 0,
         excluded,
         memory_kept: false,
+        restorable: false,
     };
     Ok(SnapshotDoc {
         shown,

@@ -23,6 +23,7 @@ use crate::operations::capture::{self, Capture, Wanted};
 use crate::operations::restore::{Branch, Reading};
 use crate::platform::Platform;
 use crate::registry::{SandboxCell, SnapshotCell};
+use crate::usage::Quotas;
 
 /// Memory that is left to the host when branches are budgeted, in bytes.
 const HOST_RESERVE_BYTES: u64 = 512 << 20;
@@ -129,16 +130,22 @@ pub(crate) async fn branch_out(
 /// counted on its own, is verified and goes with the last branch on it. Not before the fork has its outcome: until then
 /// a crash may have branches raised once more.
 pub(crate) async fn settle(platform: &Platform, cell: &Arc<SnapshotCell>) {
-    platform.drop_memory(cell).await;
     // As long as its state is on the way into the journal it is not abandoned: that would be overwritten.
     let reading = Reading::begin(cell);
+    {
+        let doc = &mut cell.inner().doc;
+        let of_memory = doc.memory.as_ref().map_or(0, |image| image.bytes());
+        doc.shown.bytes = doc.shown.bytes.saturating_sub(of_memory);
+    }
+    platform.drop_memory(cell).await;
     let mut entry = Entry::default();
     let changes = match capture::verify(platform, cell).await {
         // It was removed meanwhile, and that was told.
         Ok(()) if cell.is_over() => Vec::new(),
         Ok(()) => {
             entry = ledger::of_snapshot(platform, cell, None).await;
-            entry.changes.drain(..).chain(cell.doc().change()).collect()
+            let holds = Quotas::captured(&cell.account, &cell.id, cell.doc().shown.bytes);
+            entry.changes.drain(..).chain(cell.doc().change()).chain([holds]).collect()
         }
         Err(e) => {
             tracing::error!("the layer of {} was not verified: {e}", cell.id);

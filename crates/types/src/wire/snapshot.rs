@@ -86,13 +86,28 @@ pub struct Snapshot {
     /// Outside TCP connections of the source that the capture reset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections_dropped: Option<u32>,
-    /// Bytes captured: the layer's files and the memory image.
+    /// Bytes captured: the layer's files and the memory image. Of a fork's own snapshot, once its memory is gone, those of
+    /// the layer.
     pub bytes: u64,
     /// What the capture left out of what was there, one sentence each.
     #[serde(default)]
     pub excluded: Vec<String>,
     /// Whether its memory image is still kept; a fork's own snapshot loses it once all branches are bound.
     pub memory_kept: bool,
+    /// Whether a sandbox can be started from it: it is active, and what its mode says is still kept. A fork's own snapshot
+    /// of memory is active as the layer that its branches stand on, and can't be restored.
+    #[serde(default)]
+    pub restorable: bool,
+}
+
+impl Snapshot {
+    /// The same, with what follows from the rest.
+    #[must_use]
+    pub fn judged(mut self) -> Snapshot {
+        let whole = self.mode == SnapshotMode::Filesystem || self.memory_kept;
+        self.restorable = self.state == SnapshotState::Active && whole;
+        self
+    }
 }
 
 /// `GET /v1/snapshots`.
