@@ -267,14 +267,15 @@ async fn answer(stream: &mut TcpStream) -> String {
 async fn the_doctor_tells_each_account_its_own_and_repairs_for_the_operator_alone() {
     let world = World::new().await;
     let (_, whole) = world.call_locally("GET", "/v1/doctor?repair=true", &json!({})).await;
-    assert!(whole["environment"].as_array().unwrap().iter().any(|checked| checked["name"] == "journal"), "{whole}");
+    // Figures, as of free space, change from look to look.
+    let names = |told: &Value| {
+        let checks = told["environment"].as_array().unwrap().iter();
+        checks.map(|checked| checked["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert!(names(&whole).contains(&"journal".to_owned()), "{whole}");
     let own = world.key(&[AccessScope::Admin], |_| {}).await.secret;
     let (status, told) = world.call_with(&own, "GET", "/v1/doctor", &json!({})).await;
-    assert_eq!(
-        (status, &told["environment"]),
-        (200, &whole["environment"]),
-        "the operator's account is told of the machine"
-    );
+    assert_eq!((status, names(&told)), (200, names(&whole)), "the operator's account is told of the machine");
     let other = world.key(&[AccessScope::Admin], |key| key.account = Some("other".parse().unwrap())).await.secret;
     let (status, told) = world.call_with(&other, "GET", "/v1/doctor", &json!({})).await;
     assert_eq!((status, &told["environment"], &told["well"]), (200, &json!([]), &json!(true)), "{told}");
