@@ -30,6 +30,7 @@ fn settings() -> Settings {
         reconcile_every: Duration::from_millis(RECONCILE_EVERY_MS_DEFAULT),
         keys_live: Duration::from_millis(KEYS_LIVE_MS_DEFAULT),
         webhooks_to_private: false,
+        webhooks_trust: None,
         at_end: AtEnd::Remove,
     }
 }

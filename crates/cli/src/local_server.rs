@@ -44,6 +44,8 @@ pub struct Settings {
     pub keys_live: Duration,
     /// Whether webhooks deliver to addresses that are not public.
     pub webhooks_to_private: bool,
+    /// Further certificate authorities that webhooks trust, as a PEM file.
+    pub webhooks_trust: Option<PathBuf>,
     /// What becomes of sandboxes and snapshots.
     pub at_end: AtEnd,
 }
@@ -67,8 +69,16 @@ impl LocalServer {
     ) -> anyhow::Result<Self> {
         crate::open_files::allow_all();
         let path = data_dir.path().to_owned();
-        let Settings { quotas, timeout_max, reconcile_every, keys_live, webhooks_to_private, at_end } = settings;
-        let courier = Arc::new(HttpCourier::new(webhooks_to_private));
+        let Settings { quotas, timeout_max, reconcile_every, keys_live, webhooks_to_private, webhooks_trust, at_end } =
+            settings;
+        let courier = match &webhooks_trust {
+            None => HttpCourier::new(webhooks_to_private),
+            Some(file) => HttpCourier::trusting(webhooks_to_private, file).map_err(|cause| {
+                let message = format!("the certificate authorities in {} can't be used", file.display());
+                Failure::new(NOT_READY, message).cause(cause).remedy("give a PEM file with --webhooks-trust")
+            })?,
+        };
+        let courier = Arc::new(courier);
         let timeout_ms_max = milliseconds(timeout_max);
         let config = Config { data_dir: path, parts, quotas, timeout_ms_max, reconcile_every, keys_live, courier };
         let platform = Platform::open(config).await;

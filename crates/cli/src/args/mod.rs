@@ -193,6 +193,9 @@ pub struct Serve {
     /// Let webhooks deliver to loopback, private and other addresses that are not public
     #[arg(long)]
     pub webhooks_to_private: bool,
+    /// PEM file of certificate authorities that webhooks trust beside those that browsers do
+    #[arg(long, value_name = "FILE")]
+    pub webhooks_trust: Option<PathBuf>,
 }
 
 impl Serve {

@@ -285,3 +285,80 @@ async fn a_key_makes_one_webhook_and_one_secret_and_tells_each_secret_once() {
     assert_eq!(api.server.run(&["webhook", "create", "https://a.example/", "--key", "k3"]).code, 0);
     api.remove(&id).await;
 }
+
+/// A receiver over TLS, with a certificate of an authority that nobody else knows.
+struct TlsReceiver {
+    process: std::process::Child,
+    url: String,
+    arrived: BufReader<std::process::ChildStdout>,
+}
+
+impl TlsReceiver {
+    fn start(directory: &std::path::Path) -> TlsReceiver {
+        let script = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=authority -keyout ca.key -out ca.pem \\
+                        -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign && \
+                      openssl req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout key.pem -out request.pem && \
+                      printf 'subjectAltName=DNS:localhost\\nbasicConstraints=CA:FALSE\\n' > extensions && \
+                      openssl x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 \\
+                        -extfile extensions -out cert.pem";
+        let made = std::process::Command::new("sh").args(["-c", script]).current_dir(directory).output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let server = "import http.server, ssl\n\
+            class Hook(http.server.BaseHTTPRequestHandler):\n\
+            \x20   def do_POST(self):\n\
+            \x20       print(self.rfile.read(int(self.headers['content-length'])).decode(), flush=True)\n\
+            \x20       self.send_response(204)\n\
+            \x20       self.end_headers()\n\
+            \x20   def log_message(self, *words): pass\n\
+            s = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Hook)\n\
+            c = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)\n\
+            c.load_cert_chain('cert.pem', 'key.pem')\n\
+            s.socket = c.wrap_socket(s.socket, server_side=True)\n\
+            print(s.server_port, flush=True)\n\
+            s.serve_forever()";
+        let mut process = std::process::Command::new("python3")
+            .args(["-c", server])
+            .current_dir(directory)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut arrived = BufReader::new(process.stdout.take().unwrap());
+        let mut port = String::new();
+        arrived.read_line(&mut port).unwrap();
+        TlsReceiver { process, url: format!("https://localhost:{}/hook", port.trim()), arrived }
+    }
+}
+
+impl Drop for TlsReceiver {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receiver_over_tls_is_delivered_to_where_its_authority_is_trusted() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut receiver = TlsReceiver::start(directory.path());
+    let place = Place::new();
+    for (trusts, result) in [(false, DeliveryResult::Failed), (true, DeliveryResult::Delivered)] {
+        let authority = directory.path().join("ca.pem");
+        let mut args = vec!["--webhooks-to-private"];
+        if trusts {
+            args.extend(["--webhooks-trust", authority.to_str().unwrap()]);
+        }
+        let api = Api::of(Arc::new(Server::start_with(&place.data_dir, &args)));
+        let newest = api.client.events(0).await.unwrap().newest;
+        let made = api.client.create_webhook(&to(&receiver.url, &[])).await.unwrap();
+        let delivery = api.client.redeliver_webhook(&made.webhook.id, newest).await.unwrap();
+        assert_eq!(delivery.result, result, "{delivery:?}");
+        if trusts {
+            let mut body = String::new();
+            receiver.arrived.read_line(&mut body).unwrap();
+            assert_eq!(serde_json::from_str::<Event>(&body).unwrap().sequence, newest);
+        } else {
+            assert!(delivery.error.unwrap().contains("no TLS with localhost"), "it says why");
+        }
+    }
+}

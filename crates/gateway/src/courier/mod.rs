@@ -8,6 +8,7 @@ mod address;
 mod target;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,8 @@ use remuda_types::limits::WEBHOOK_TIMEOUT_MS;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::limits::{HTTP_HEAD_BYTES_MAX, HTTP_HEADERS_MAX};
@@ -54,7 +57,27 @@ impl HttpCourier {
     /// One that trusts the certificate authorities that browsers do. `to_private` lets it go to loopback, private and
     /// other addresses that are not public.
     pub fn new(to_private: bool) -> HttpCourier {
-        let roots = RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        HttpCourier::with_roots(to_private, browsers())
+    }
+
+    /// One that trusts the authorities in this PEM file as well.
+    ///
+    /// # Errors
+    /// What is wrong with the file, in words.
+    pub fn trusting(to_private: bool, authorities: &Path) -> Result<HttpCourier, String> {
+        let mut roots = browsers();
+        let before = roots.len();
+        let read = CertificateDer::pem_file_iter(authorities).map_err(|e| e.to_string())?;
+        for certificate in read {
+            roots.add(certificate.map_err(|e| e.to_string())?).map_err(|e| e.to_string())?;
+        }
+        match roots.len() > before {
+            true => Ok(HttpCourier::with_roots(to_private, roots)),
+            false => Err("it holds no certificate".to_owned()),
+        }
+    }
+
+    fn with_roots(to_private: bool, roots: RootCertStore) -> HttpCourier {
         let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
         HttpCourier { tls: TlsConnector::from(Arc::new(config)), to_private }
     }
@@ -89,6 +112,11 @@ impl HttpCourier {
         }
         Err(last)
     }
+}
+
+/// The authorities that browsers trust.
+fn browsers() -> RootCertStore {
+    RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned())
 }
 
 impl Courier for HttpCourier {
