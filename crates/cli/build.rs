@@ -21,7 +21,7 @@ fn main() -> ExitCode {
 
 fn build() -> Result<(), Box<dyn Error>> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
-    for part in ["crates/guest", "crates/guest-proto", "Cargo.toml", "Cargo.lock"] {
+    for part in ["crates/guest", "crates/guest-proto", "crates/tree", "Cargo.toml", "Cargo.lock"] {
         println!("cargo:rerun-if-changed={}", workspace.join(part).display());
     }
     println!("cargo:rerun-if-changed=build.rs");

@@ -3,7 +3,7 @@
 use http::header::{ETAG, IF_MATCH, IF_NONE_MATCH, RANGE};
 use http::{HeaderMap, HeaderValue, Method};
 use remuda_types::SandboxId;
-use remuda_types::wire::{FileList, FileStat};
+use remuda_types::wire::{FileList, FileStat, UnpackedTree};
 
 use crate::local_file::LocalFile;
 use crate::sandboxes::sandbox_path;
@@ -45,6 +45,15 @@ pub struct ReadFile {
     pub range: Option<(u64, Option<u64>)>,
     /// What must hold of the file.
     pub only_if: OnlyIf,
+}
+
+/// How an archive is unpacked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WriteTree {
+    /// Guest user who unpacks and owns what is made; `user` when absent. `root` keeps the archive's owners.
+    pub user: Option<String>,
+    /// Whether missing directories above the one that is unpacked into are made.
+    pub parents: bool,
 }
 
 /// How a path is given another name.
@@ -207,6 +216,33 @@ impl Client {
     /// `file_not_found`; otherwise as for every call.
     pub async fn digest_file(&self, id: &SandboxId, path: &str) -> Result<FileStat, ClientError> {
         self.call(Method::GET, files_path(id, "/stat")?).query(&[("path", path), ("digest", "true")]).read().await
+    }
+
+    /// `GET /v1/sandboxes/{id}/files/tar?path=…`: a directory with all that is in it, as a tar archive.
+    ///
+    /// # Errors
+    /// `file_not_found`; otherwise as for every call.
+    pub async fn read_tree(&self, id: &SandboxId, path: &str, user: Option<&str>) -> Result<Incoming, ClientError> {
+        let mut query = vec![("path", path)];
+        query.extend(user.map(|user| ("user", user)));
+        self.call(Method::GET, files_path(id, "/tar")?).query(&query).send().await
+    }
+
+    /// `PUT /v1/sandboxes/{id}/files/tar?path=…`: unpacks a tar archive into a directory, entry by entry.
+    ///
+    /// # Errors
+    /// `archive_refused`; otherwise as for every call. What was unpacked until then stays.
+    pub async fn write_tree(
+        &self,
+        id: &SandboxId,
+        path: &str,
+        options: &WriteTree,
+        archive: impl Into<reqwest::Body>,
+    ) -> Result<UnpackedTree, ClientError> {
+        let mut query = vec![("path", path), ("parents", if options.parents { "true" } else { "false" })];
+        query.extend(options.user.as_deref().map(|user| ("user", user)));
+        let request = self.change("unpack_tree", Some(id), Method::PUT, files_path(id, "/tar")?);
+        request.query(&query).body(archive).read().await
     }
 
     /// `POST /v1/sandboxes/{id}/files/move?path=…&to=…`

@@ -39,7 +39,7 @@ pub use body::Incoming;
 pub use connection::Client;
 pub use error::ClientError;
 pub use executions::{OutputBytes, OutputQuery, with_stdin};
-pub use files::{FileDownload, MoveFile, OnlyIf, ReadFile, SetAttributes, WriteFile};
+pub use files::{FileDownload, MoveFile, OnlyIf, ReadFile, SetAttributes, WriteFile, WriteTree};
 pub use history::{EventStream, Told};
 pub use http::{HeaderMap, Method, StatusCode};
 pub use keys::{IN_PROGRESS_SECONDS_MAX, LOST_SECONDS_MAX, new_key, part_key};

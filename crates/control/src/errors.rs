@@ -63,6 +63,7 @@ pub(crate) fn channel(id: &SandboxId, e: ChannelError) -> Error {
                 AgentErrorKind::Busy => ErrorCode::LimitReached,
                 AgentErrorKind::Exists => ErrorCode::FileExists,
                 AgentErrorKind::Condition => ErrorCode::PreconditionFailed,
+                AgentErrorKind::Archive => ErrorCode::ArchiveRefused,
                 AgentErrorKind::OutOfRange => ErrorCode::RangeNotSatisfiable,
                 AgentErrorKind::Invalid
                 | AgentErrorKind::Unchanged

@@ -26,6 +26,7 @@ mod sandboxes;
 mod serve;
 mod server;
 mod snapshots;
+mod trees;
 mod usage;
 mod webhooks;
 mod whoami;

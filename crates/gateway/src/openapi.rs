@@ -181,6 +181,8 @@ mod tests {
             "GET /v1/sandboxes/{id}/files",
             "GET /v1/sandboxes/{id}/files/list",
             "GET /v1/sandboxes/{id}/files/stat",
+            "GET /v1/sandboxes/{id}/files/tar",
+            "PUT /v1/sandboxes/{id}/files/tar",
             "GET /v1/snapshots",
             "GET /v1/snapshots/{snapshot}",
             "POST /v1/operations/cancel",

@@ -21,8 +21,8 @@ use crate::drain::drain_what_is_left;
 use crate::errors::{Failure, method_not_allowed, panicked, route_not_found};
 use crate::openapi::Base;
 use crate::{
-    doctor, events, executions, files, keys, operations, paths, ports, receipts, sandboxes, server, snapshots, usage,
-    webhooks, whoami,
+    doctor, events, executions, files, keys, operations, paths, ports, receipts, sandboxes, server, snapshots, trees,
+    usage, webhooks, whoami,
 };
 
 /// Every route for whom `access` lets in.
@@ -77,6 +77,7 @@ fn guarded_routes() -> OpenApiRouter<Platform> {
         .routes(routes!(executions::output))
         .routes(routes!(executions::signal))
         .routes(routes!(files::read, files::write, paths::remove))
+        .routes(routes!(trees::read, trees::write))
         .routes(routes!(paths::list))
         .routes(routes!(paths::stat))
         .routes(routes!(paths::make_directory))

@@ -44,8 +44,8 @@ pub const PROTOCOL_VERSION: u8 = 2;
 /// ([`Request::needs`]), since agents live as long as the snapshots they are in.
 ///
 /// 0: executions and plain files. 1: parts, digests and conditions of files; moving; permission bits and owners; effects
-/// of making and removing paths.
-pub const CALLS: u32 = 1;
+/// of making and removing paths. 2: trees as archives.
+pub const CALLS: u32 = 2;
 
 /// How far a sender of data may be ahead of the receiver's last credit, in bytes for each channel.
 pub const WINDOW_BYTES: u64 = 1 << 20;

@@ -138,6 +138,26 @@ pub enum Request {
         /// The server's number for this effect.
         effect: u64,
     },
+    /// Packs a directory with all that is in it, or a file, as a tar archive. Answered by [`Reply::Opened`] without a
+    /// length, then data and an end on the call's channel.
+    PackTree {
+        /// Absolute path.
+        path: String,
+        /// Guest user whose permissions count.
+        user: String,
+    },
+    /// Unpacks a tar archive into a directory: data and an end follow on the call's channel, and each entry is put in place
+    /// as it comes. Answered by [`Reply::Unpacked`].
+    UnpackTree {
+        /// Absolute path of the directory, which is made if it is missing.
+        path: String,
+        /// Guest user who unpacks and owns what is made; root keeps the archive's owners.
+        user: String,
+        /// Whether missing directories above it are made.
+        parents: bool,
+        /// The server's number for this effect.
+        effect: u64,
+    },
     /// Names the open files that have no name left, which gVisor cannot checkpoint. Answered by [`Reply::Sentences`].
     DeletedOpenFiles,
     /// Asks what became of an effect that this or an earlier host asked for. Answered as the effect's own call was or
@@ -159,6 +179,7 @@ impl Request {
             Request::OpenFile { .. } | Request::Move { .. } | Request::SetAttributes { .. } => 1,
             Request::WriteFile { conditions, .. } if !conditions.is_empty() => 1,
             Request::Stat { digest: true, .. } => 1,
+            Request::PackTree { .. } | Request::UnpackTree { .. } => 2,
             _ => 0,
         }
     }
@@ -253,6 +274,19 @@ pub enum Reply {
         first: u64,
         /// Bytes that follow: exactly so many where a range was asked for, else as the size says.
         length: u64,
+    },
+    /// An archive was unpacked.
+    Unpacked {
+        /// Regular files.
+        files: u64,
+        /// Directories, those that were there included.
+        directories: u64,
+        /// Links, and further names of files.
+        links: u64,
+        /// Bytes of contents.
+        bytes: u64,
+        /// What the archive says that it lacks.
+        skipped: Vec<String>,
     },
     /// A directory.
     Entries {
@@ -393,6 +427,8 @@ pub enum AgentErrorKind {
     Unchanged,
     /// The file has none of the bytes that were asked for.
     OutOfRange,
+    /// An archive is none, breaks off, or has what is not unpacked. What came before in it was unpacked.
+    Archive,
     /// The call makes no sense.
     Invalid,
     /// Nothing of it was done: it never arrived whole, or was broken off before it had any effect.

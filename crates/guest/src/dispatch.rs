@@ -97,6 +97,10 @@ fn request(agent: &Arc<Agent>, call: u32, payload: &[u8]) {
                 files::rename(agent, &from, &to, &user, overwrite)
             });
         }
+        Request::PackTree { path, user } => files::pack_tree(agent, host, call, path, user),
+        Request::UnpackTree { path, user, parents, effect } => {
+            files::unpack_tree(agent, host, call, path, user, parents, effect);
+        }
         Request::SetAttributes { path, user, mode, owner, effect } => {
             files::change(agent, host, call, Some(effect), move |agent| {
                 files::set_attributes(agent, &path, &user, mode, owner.as_deref())

@@ -83,6 +83,8 @@ impl Mind {
             | Request::WriteFile { path, .. }
             | Request::Stat { path, .. }
             | Request::Move { from: path, .. }
+            | Request::PackTree { path, .. }
+            | Request::UnpackTree { path, .. }
             | Request::SetAttributes { path, .. } => {
                 vec![reply(call, &Err(refusal(AgentErrorKind::NotFound, &path)))]
             }

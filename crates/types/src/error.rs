@@ -118,6 +118,8 @@ codes! {
     ExecutionHistoryLimit = "execution_history_limit", 429;
     /// The key was used for another request.
     IdempotencyKeyConflict = "idempotency_key_conflict", 422;
+    /// An archive is none, breaks off, or has what is not unpacked.
+    ArchiveRefused = "archive_refused", 422;
     /// What the launch recipe started did not come up.
     LaunchFailed = "launch_failed", 422;
     /// The program could not be started; nothing ran.

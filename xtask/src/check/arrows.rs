@@ -11,7 +11,8 @@ const FOR_TRIALS: &str = "remuda-stand-in";
 const ARROWS: &[(&str, &[&str])] = &[
     ("remuda-types", &[]),
     ("remuda-guest-proto", &["remuda-types"]),
-    ("remuda-guest", &["remuda-types", "remuda-guest-proto"]),
+    ("remuda-tree", &[]),
+    ("remuda-guest", &["remuda-types", "remuda-guest-proto", "remuda-tree"]),
     ("remuda-journal", &["remuda-types"]),
     ("remuda-engine", &["remuda-types"]),
     ("remuda-client", &["remuda-types"]),
@@ -25,6 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "remuda-types",
             "remuda-guest-proto",
             "remuda-guest",
+            "remuda-tree",
             "remuda-journal",
             "remuda-engine",
             "remuda-client",

@@ -33,6 +33,7 @@ mod server;
 mod server_end;
 mod stop;
 mod tour;
+mod trees;
 mod usage;
 mod webhooks;
 mod world;

@@ -71,6 +71,8 @@ actions! {
     ListFiles "list_files" Needs::Scopes(&[Files]);
     StatFile "stat_file" Needs::Scopes(&[Files]);
     MakeDirectory "make_directory" Needs::Scopes(&[Files]);
+    ReadTree "read_tree" Needs::Scopes(&[Files]);
+    WriteTree "write_tree" Needs::Scopes(&[Files]);
     MoveFile "move_file" Needs::Scopes(&[Files]);
     SetAttributes "set_attributes" Needs::Scopes(&[Files]);
     Port "port" Needs::Scopes(&[Previews]);

@@ -54,15 +54,17 @@ impl DownloadSink {
         if self.received - self.credited.load(Ordering::Relaxed) > WINDOW_BYTES {
             return Err(FrameError::Payload { kind: Kind::GuestData, why: "more data than was asked for".into() });
         }
+        // No bytes are no data; here they are the mark of the end.
+        if payload.is_empty() {
+            return Ok(());
+        }
         // A reader that went away is noticed by the agent's window closing.
         let _ = self.chunks.send(Ok(payload.into()));
         Ok(())
     }
 
     pub(super) fn end(self, error: Option<AgentError>) {
-        if let Some(error) = error {
-            let _ = self.chunks.send(Err(error));
-        }
+        let _ = self.chunks.send(error.map_or(Ok(Bytes::new()), Err));
     }
 }
 
@@ -105,24 +107,33 @@ impl Stream for Download {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         match self.chunks.poll_recv(cx) {
             Poll::Pending => Poll::Pending,
+            Poll::Ready(Some(Ok(end))) if end.is_empty() => {
+                let whole = self.finished || self.taken >= self.expected;
+                self.finished = true;
+                Poll::Ready((!whole).then(|| Err(stopped())))
+            }
             Poll::Ready(Some(Ok(chunk))) => {
                 self.taken += chunk.len() as u64;
                 self.credited.store(self.taken, Ordering::Relaxed);
                 self.channel.shared.credit(self.number, self.taken);
                 Poll::Ready(Some(Ok(chunk)))
             }
-            Poll::Ready(Some(Err(e))) => Poll::Ready(Some(Err(io::Error::other(e.message)))),
-            // The sink is dropped at the end, and also when the channel breaks: only the size tells them apart.
-            Poll::Ready(None) if self.taken < self.expected && !self.finished => {
+            Poll::Ready(Some(Err(e))) => {
                 self.finished = true;
-                Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the sandbox stopped sending"))))
+                Poll::Ready(Some(Err(io::Error::other(e.message))))
             }
-            Poll::Ready(None) => {
+            // The channel broke before the end.
+            Poll::Ready(None) if !self.finished => {
                 self.finished = true;
-                Poll::Ready(None)
+                Poll::Ready(Some(Err(stopped())))
             }
+            Poll::Ready(None) => Poll::Ready(None),
         }
     }
+}
+
+fn stopped() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the sandbox stopped sending")
 }
 
 impl Drop for Download {

@@ -42,14 +42,15 @@ impl Places {
     /// A place for a call of files, waited for in turn; `None` for another call.
     pub(super) async fn wait_for(&self, request: &Request) -> Result<Option<FileCall>, AgentError> {
         let last = match request {
-            Request::ReadFile { .. } | Request::OpenFile { .. } => Kind::GuestEnd,
+            Request::ReadFile { .. } | Request::OpenFile { .. } | Request::PackTree { .. } => Kind::GuestEnd,
             Request::WriteFile { .. }
             | Request::List { .. }
             | Request::Stat { .. }
             | Request::MakeDirectory { .. }
             | Request::Remove { .. }
             | Request::Move { .. }
-            | Request::SetAttributes { .. } => Kind::Reply,
+            | Request::SetAttributes { .. }
+            | Request::UnpackTree { .. } => Kind::Reply,
             Request::Bind { .. }
             | Request::Spawn(_)
             | Request::Signal { .. }

@@ -82,6 +82,22 @@ pub(crate) async fn stat(
     entry(id, call(platform, caller, id, request).await?)
 }
 
+pub(crate) async fn read_tree(
+    platform: &Platform,
+    caller: &Caller,
+    id: &SandboxId,
+    at: &FileAt,
+) -> Result<ByteStream, Error> {
+    let request = Request::PackTree { path: checked(&at.path)?, user: user_of(&at.user) };
+    let cell = platform.living(caller, id).await?;
+    let working = cell.life.work().begin();
+    let (reply, download) = Download::start(&cell.live()?.channel, request).await.map_err(|e| failed(id, e))?;
+    match reply {
+        Reply::Opened { .. } => Ok(Box::pin(download.inspect(move |_| working.goes_on()))),
+        other => Err(failed(id, unexpected(&other))),
+    }
+}
+
 /// Whose permissions count.
 pub(crate) fn user_of(user: &Option<String>) -> String {
     user.clone().unwrap_or_else(|| USER_DEFAULT.into())

@@ -16,6 +16,7 @@ pub(crate) mod remove_snapshot;
 pub(crate) mod restore;
 pub(crate) mod start;
 pub(crate) mod stop;
+pub(crate) mod unpack_tree;
 pub(crate) mod webhooks;
 pub(crate) mod write_file;
 
@@ -48,6 +49,7 @@ const KINDS: &[(&str, Action)] = &[
     of::<restore::Branch>(),
     of::<start::Start>(),
     of::<stop::StopSandbox>(),
+    of::<unpack_tree::UnpackTree>(),
     of::<webhooks::MakeWebhook>(),
     of::<webhooks::RedeliverEvent>(),
     of::<webhooks::RemoveWebhook>(),

@@ -101,19 +101,28 @@ impl Operation for WriteFile {
         if self.options.content_digest.is_some() {
             return Ok(());
         }
-        let whole = platform.journal().operation(&record.account, &record.id).await;
-        let whole = whole.map_err(|e| crate::errors::journal(&e))?;
-        let steps = whole.map(|record| record.steps).unwrap_or_default();
-        // One that failed before its body was whole, or of which only a tombstone is left, has none to compare with.
-        let Some(step) = steps.iter().find(|step| step.name == STREAMED) else { return Ok(()) };
-        let mut hasher = blake3::Hasher::new();
-        let mut body = self.body();
-        while let Some(chunk) = body.next().await {
-            let broke = |e| Error::new(ErrorCode::InvalidRequest, "the body could not be read to its end").cause(e);
-            hasher.update(&chunk.map_err(broke)?);
-        }
-        if step.data["digest"] == digest_of(&hasher) { Ok(()) } else { Err(conflict(Self::KIND, record)) }
+        same_body(platform, record, Self::KIND, self.body()).await
     }
+}
+
+/// Whether a call that repeats a finished one comes with the same body, which is hashed and not handed on.
+pub(crate) async fn same_body(
+    platform: &Platform,
+    record: &Record,
+    kind: &str,
+    mut body: ByteStream,
+) -> Result<(), Error> {
+    let whole = platform.journal().operation(&record.account, &record.id).await;
+    let whole = whole.map_err(|e| crate::errors::journal(&e))?;
+    let steps = whole.map(|record| record.steps).unwrap_or_default();
+    // One that failed before its body was whole, or of which only a tombstone is left, has none to compare with.
+    let Some(step) = steps.iter().find(|step| step.name == STREAMED) else { return Ok(()) };
+    let mut hasher = blake3::Hasher::new();
+    while let Some(chunk) = body.next().await {
+        let broke = |e| Error::new(ErrorCode::InvalidRequest, "the body could not be read to its end").cause(e);
+        hasher.update(&chunk.map_err(broke)?);
+    }
+    if step.data["digest"] == digest_of(&hasher) { Ok(()) } else { Err(conflict(kind, record)) }
 }
 
 fn digest_of(hasher: &blake3::Hasher) -> String {
@@ -121,7 +130,7 @@ fn digest_of(hasher: &blake3::Hasher) -> String {
 }
 
 /// The body as it comes; its end is held back until its digest is on record.
-fn digested(body: ByteStream, effect: u64, work: Work) -> ByteStream {
+pub(crate) fn digested(body: ByteStream, effect: u64, work: Work) -> ByteStream {
     Box::pin(Digested { body, effect, hasher: blake3::Hasher::new(), work: Some(work), writing: None })
 }
 

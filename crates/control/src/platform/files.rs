@@ -1,6 +1,6 @@
 //! Calls about files of a guest, and the way to its ports.
 
-use remuda_types::wire::{FileList, FileStat};
+use remuda_types::wire::{FileList, FileStat, UnpackedTree};
 use remuda_types::{Error, ErrorCode, SandboxId};
 
 use super::Platform;
@@ -9,6 +9,7 @@ use crate::caller::Caller;
 use crate::operation::{Answered, Call, operate};
 use crate::operations::change_file::{MakeDirectory, RemoveFile, Rename, SetAttributes};
 use crate::operations::files;
+use crate::operations::unpack_tree::UnpackTree;
 use crate::operations::write_file::WriteFile;
 use crate::stream::{Attributes, ByteStream, FileAt, FileRead, GuestStream, MoveFile, ReadOptions, WriteOptions};
 
@@ -82,6 +83,30 @@ impl Platform {
     /// `file_not_found` without its parents, `file_exists`, `permission_denied`.
     pub async fn make_directory(&self, call: &Call, id: &SandboxId, at: FileAt, parents: bool) -> Answered<FileStat> {
         operate(self, call, MakeDirectory { sandbox: id.clone(), at, parents }).await
+    }
+
+    /// Packs a directory of a guest with all that is in it, or a file, as a tar archive.
+    ///
+    /// # Errors
+    /// As for [`Platform::read_file`].
+    pub async fn read_tree(&self, caller: &Caller, id: &SandboxId, at: &FileAt) -> Result<ByteStream, Error> {
+        caller.may(Action::ReadTree)?;
+        files::read_tree(self, caller, id, at).await
+    }
+
+    /// Unpacks a tar archive from a stream into a directory of a guest, entry by entry into place.
+    ///
+    /// # Errors
+    /// `archive_refused`, `permission_denied`, `disk_full`, `agent_outdated`; what was unpacked until then stays.
+    pub async fn write_tree(
+        &self,
+        call: &Call,
+        id: &SandboxId,
+        at: FileAt,
+        parents: bool,
+        body: ByteStream,
+    ) -> Answered<UnpackedTree> {
+        operate(self, call, UnpackTree::new(id.clone(), at, parents, body)).await
     }
 
     /// Gives a path of a guest another name.

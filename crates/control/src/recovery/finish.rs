@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use remuda_guest_proto::{AgentErrorKind, Reply, Request};
 use remuda_journal::Operation as Record;
-use remuda_types::wire::{FileStat, ForkSandbox, Origin, Sandbox};
+use remuda_types::wire::{FileStat, ForkSandbox, Origin, Sandbox, UnpackedTree};
 use remuda_types::{Error, ErrorCode, ExecutionState, OperationId, SandboxId, SandboxState, SnapshotState};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -20,7 +20,7 @@ use crate::operations::fork::{self, ForkOnce};
 use crate::operations::raise::{self, Source};
 use crate::operations::restore::{self, Reading};
 use crate::operations::webhooks::secret_made;
-use crate::operations::{change_file, files, remove, remove_snapshot, stop, write_file};
+use crate::operations::{change_file, files, remove, remove_snapshot, stop, unpack_tree, write_file};
 use crate::platform::{KnownSnapshot, Platform};
 use crate::records;
 use crate::recovery::read;
@@ -137,6 +137,7 @@ async fn finish(platform: Platform, record: Record, parts: Vec<Record>) {
         "make_directory" | "move_file" | "set_attributes" => {
             tell(platform, &work, &kind, changed(platform, &record).await.into()).await;
         }
+        "unpack_tree" => tell(platform, &work, &kind, tree(platform, &record).await.into()).await,
         "remove_file" => {
             let reply = became(platform, &record, change_file::HANDED_OVER).await;
             tell(platform, &work, &kind, Ended::<()>::from(reply.map(drop))).await;
@@ -328,6 +329,12 @@ async fn written(platform: &Platform, record: &Record) -> Result<FileStat, Fault
 async fn changed(platform: &Platform, record: &Record) -> Result<FileStat, Fault> {
     let (id, reply) = became(platform, record, change_file::HANDED_OVER).await?;
     Ok(files::entry(&id, reply)?)
+}
+
+async fn tree(platform: &Platform, record: &Record) -> Result<UnpackedTree, Fault> {
+    let (id, reply) = became(platform, record, change_file::HANDED_OVER).await?;
+    let path = record.request.as_ref().and_then(|request| request["path"].as_str()).unwrap_or_default();
+    Ok(unpack_tree::unpacked(&id, path, reply)?)
 }
 
 /// What the agent answered, or would have answered, to the effect whose number a step holds.

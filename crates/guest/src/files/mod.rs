@@ -9,6 +9,7 @@ mod listing;
 mod moving;
 mod read;
 mod remove;
+mod tree;
 mod write;
 
 use std::path::{Component, Path};
@@ -28,6 +29,7 @@ pub use listing::list;
 pub use moving::rename;
 pub use read::{Part, Read, read};
 pub use remove::remove;
+pub use tree::{pack_tree, unpack_tree};
 pub use write::{Write, write};
 
 /// A place for one more file call.

@@ -2,11 +2,13 @@
 //! tree changed meanwhile nor one of any depth leads astray.
 
 use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use remuda_guest_proto::{AgentError, AgentErrorKind, Reply};
+use remuda_tree::open_directory;
 use rustix::fd::{AsFd as _, OwnedFd};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, unlinkat};
 use rustix::io::Errno;
 
 use super::{named, sound_name};
@@ -42,10 +44,9 @@ pub fn remove(agent: &Agent, path: &str, user: &str, recursive: bool) -> Result<
 /// Removes all that is in a directory.
 fn empty(path: &Path) -> Result<(), AgentError> {
     let cannot = |errno| failed(format!("remove what is in {}", named(path)), errno);
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     // The directories on the way down, each with its name in the one before.
     let mut way: Vec<(OwnedFd, CString)> =
-        vec![(openat(CWD, path, flags, Mode::empty()).map_err(cannot)?, CString::default())];
+        vec![(open_directory(CWD, path.as_os_str().as_bytes()).map_err(cannot)?, CString::default())];
     let mut rounds = 0;
     while let Some((fd, _)) = way.last() {
         let mut below = None;
@@ -66,7 +67,7 @@ fn empty(path: &Path) -> Result<(), AgentError> {
             match removed {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(Errno::NOTEMPTY | Errno::EXIST) => {
-                    let fd = openat(fd.as_fd(), name, flags, Mode::empty()).map_err(cannot)?;
+                    let fd = open_directory(fd.as_fd(), name.to_bytes()).map_err(cannot)?;
                     below = Some((fd, name.to_owned()));
                     break;
                 }

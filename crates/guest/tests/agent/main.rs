@@ -12,3 +12,4 @@ mod nonsense;
 mod output;
 mod quiescing;
 mod stdin;
+mod trees;

@@ -60,6 +60,23 @@ pub struct FileStat {
     pub digest: Option<String>,
 }
 
+/// `PUT /v1/sandboxes/{id}/files/tar?path=…`: what was unpacked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct UnpackedTree {
+    /// The directory.
+    pub path: String,
+    /// Regular files.
+    pub files: u64,
+    /// Directories, those that were there included.
+    pub directories: u64,
+    /// Symbolic links, and further names of files.
+    pub links: u64,
+    /// Bytes of contents, without holes.
+    pub bytes: u64,
+    /// What the archive says that it lacks, one sentence each.
+    pub skipped: Vec<String>,
+}
+
 /// `GET /v1/sandboxes/{id}/files/list?path=…`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FileList {
