@@ -1,19 +1,26 @@
-//! Copies files and directories between this machine and a sandbox, over the files API.
+//! Copies files and directories between this machine and a sandbox, over the files API: a file by itself, a directory as
+//! an archive that is packed on one side while it is unpacked on the other.
 //! A guest's names and links are hostile: what comes from it must never be written outside the destination.
 
 use std::fs::{self, File, Permissions};
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use remuda_client::{Client, ClientError, WriteFile, part_key};
+use bytes::Bytes;
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use remuda_client::{Body, Client, ClientError, WriteFile, WriteTree};
+use remuda_tree::{Counts, PackError, Source, Unpack, pack, unpack};
 use remuda_types::wire::{FileKind, FileStat};
 use remuda_types::{ErrorCode, Key, SandboxId};
+use tokio::sync::mpsc;
 
 use crate::failure::{Failure, NEGATIVE, USAGE};
 
-/// Deepest directory that is copied, counted from the one that was named.
-const DEPTH_MAX: usize = 256;
+/// Bytes of an archive that are handed on at once.
+const PIECE_BYTES: usize = 256 << 10;
+/// Pieces of an archive that wait for the other side.
+const PIECES_WAITING_MAX: usize = 8;
 
 /// One side of a copy.
 #[derive(Debug, PartialEq)]
@@ -74,13 +81,80 @@ pub struct Copied {
     pub skipped: Vec<String>,
 }
 
+/// An archive on its way from the thread that packs it.
+struct Pieces {
+    sender: mpsc::Sender<Vec<u8>>,
+    waiting: Vec<u8>,
+}
+
+impl Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.waiting.extend_from_slice(bytes);
+        if self.waiting.len() >= PIECE_BYTES {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let piece = std::mem::replace(&mut self.waiting, Vec::with_capacity(PIECE_BYTES));
+        self.sender.blocking_send(piece).map_err(|_| io::Error::other("nobody takes the archive any more"))
+    }
+}
+
+/// An archive on its way to the thread that unpacks it.
+struct Arriving {
+    receiver: mpsc::Receiver<Bytes>,
+    piece: Bytes,
+}
+
+impl Read for Arriving {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.piece.is_empty() {
+            match self.receiver.blocking_recv() {
+                Some(piece) => self.piece = piece,
+                None => return Ok(0),
+            }
+        }
+        let length = buffer.len().min(self.piece.len());
+        buffer[..length].copy_from_slice(&self.piece.split_to(length));
+        Ok(length)
+    }
+}
+
+/// How far a copy has come, on a terminal; nowhere else.
+#[derive(Clone)]
+struct Progress(ProgressBar);
+
+impl Progress {
+    fn start() -> Progress {
+        // Hidden by itself where standard error is no terminal.
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+            bar.set_style(style);
+        }
+        Progress(bar)
+    }
+
+    fn tell(&self, counts: Counts) {
+        if !self.0.is_hidden() {
+            self.0.set_message(format!("{} files, {}", counts.files, HumanBytes(counts.bytes)));
+            self.0.tick();
+        }
+    }
+
+    fn end(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
 /// A copy under way.
 pub struct Copy<'a> {
     pub client: Client,
     pub id: &'a SandboxId,
-    /// The key of the whole; each file and directory that is written has one of its own, which derives from it.
+    /// The key of the one call that writes.
     pub key: Option<Key>,
-    /// Owner of what is written into the guest.
+    /// Guest user who reads or writes there, and owns what is written.
     pub user: Option<String>,
     pub copied: Copied,
 }
@@ -89,31 +163,49 @@ impl Copy<'_> {
     /// From this machine into the guest.
     pub async fn put(&mut self, source: &Path, destination: &str) -> anyhow::Result<()> {
         let metadata = fs::metadata(source).map_err(|e| wrong(source, e))?;
-        let destination = self.inside_guest(destination, source.file_name().and_then(|name| name.to_str())).await?;
-        let mut waiting = vec![(source.to_owned(), destination, 0)];
-        if !metadata.is_dir() {
-            return self.put_file(source, &waiting.remove(0).1).await;
+        let named = source.file_name().and_then(|name| name.to_str()).filter(|_| !is_its_contents(source));
+        let place = self.inside_guest(destination, named).await?;
+        if metadata.is_dir() {
+            return self.put_tree(source, &place).await;
         }
-        // A tree is not written down file by file before it is sent: each file is replaced whole or not at all, and
-        // whoever was interrupted copies the tree again. A lost answer is still asked for with the same key.
-        self.client = self.client.clone().repeating();
-        while let Some((from, to, depth)) = waiting.pop() {
-            check_depth(depth, &to)?;
-            self.part(&to)?.make_directory(self.id, &to, true).await?;
-            self.copied.directories += 1;
-            for entry in fs::read_dir(&from).map_err(|e| wrong(&from, e))? {
-                let entry = entry.map_err(|e| wrong(&from, e))?;
-                let (path, kind) = (entry.path(), entry.file_type()?);
-                let name = entry.file_name();
-                match name.to_str() {
-                    Some(name) if kind.is_dir() => waiting.push((path, join(&to, name), depth + 1)),
-                    Some(name) if kind.is_file() => self.put_file(&path, &join(&to, name)).await?,
-                    Some(_) if kind.is_symlink() => self.skip(&path.display(), "a symbolic link"),
-                    Some(_) => self.skip(&path.display(), "no regular file or directory"),
-                    None => self.skip(&path.display(), "its name is not UTF-8"),
-                }
-            }
+        if place == destination && destination.ends_with('/') {
+            let failure = Failure::new(NEGATIVE, format!("{destination} is no directory"));
+            return Err(failure.remedy(format!("make it first, or name the file itself: {destination}NAME")).into());
         }
+        self.put_file(source, &place).await
+    }
+
+    /// A directory with all that is in it, as one archive that is made while it is sent.
+    async fn put_tree(&mut self, source: &Path, destination: &str) -> anyhow::Result<()> {
+        let tree = Source::open(source).map_err(|e| packing(source, e))?;
+        let (sender, receiver) = mpsc::channel(PIECES_WAITING_MAX);
+        let bar = Progress::start();
+        let telling = bar.clone();
+        let packing_thread = tokio::task::spawn_blocking(move || {
+            let mut out = Pieces { sender, waiting: Vec::with_capacity(PIECE_BYTES) };
+            let packed = pack(tree, &mut out, &mut |_, counts| telling.tell(counts));
+            packed.and_then(|_| out.flush().map_err(PackError::Output))
+        });
+        let body = Body::wrap_stream(futures_util::stream::unfold(receiver, async |mut receiver| {
+            let piece: Vec<u8> = receiver.recv().await?;
+            Some((Ok::<_, std::io::Error>(piece), receiver))
+        }));
+        // The archive can't be sent a second time as it was: whoever was interrupted copies the tree again.
+        let client = self.keyed().repeating();
+        let options = WriteTree { user: self.user.clone(), parents: true };
+        let answer = client.write_tree(self.id, destination, &options, body).await;
+        let packed = packing_thread.await?;
+        bar.end();
+        // A server that refuses stops reading; then its word counts and not that nobody reads.
+        if let Err(PackError::Source(e)) = packed {
+            return Err(wrong(source, e));
+        }
+        let unpacked = answer?;
+        self.copied.files += unpacked.files;
+        self.copied.directories += unpacked.directories;
+        self.copied.links += unpacked.links;
+        self.copied.bytes += unpacked.bytes;
+        self.copied.skipped.extend(unpacked.skipped);
         Ok(())
     }
 
@@ -121,18 +213,18 @@ impl Copy<'_> {
         let metadata = tokio::fs::metadata(source).await.map_err(|e| wrong(source, e))?;
         let mode = metadata.permissions().mode() & 0o777;
         let options = WriteFile { mode: Some(mode), user: self.user.clone(), parents: false, ..WriteFile::default() };
-        let stat = self.part(destination)?.write_file_from(self.id, destination, &options, source).await?;
+        let stat = self.keyed().write_file_from(self.id, destination, &options, source).await?;
         self.copied.files += 1;
         self.copied.bytes += stat.size;
         Ok(())
     }
 
-    /// A client for the call that writes this place.
-    fn part(&self, destination: &str) -> Result<Client, ClientError> {
-        Ok(match &self.key {
-            Some(key) => self.client.with_key(part_key(key, destination)?),
+    /// A client for the one call that writes.
+    fn keyed(&self) -> Client {
+        match &self.key {
+            Some(key) => self.client.with_key(key.clone()),
             None => self.client.clone(),
-        })
+        }
     }
 
     /// Where in the guest a thing of that name goes: into the destination if that is a directory, else to its place.
@@ -154,54 +246,70 @@ impl Copy<'_> {
         let stat = self.client.stat_file(self.id, source).await?;
         let name = source.trim_end_matches('/').rsplit('/').next().filter(|name| is_plain(name));
         let destination = match name {
-            Some(name) if destination.is_dir() => destination.join(name),
+            Some(name) if destination.is_dir() && !source.ends_with("/.") => destination.join(name),
             _ => destination.to_owned(),
         };
-        let mut waiting = vec![(stat, destination, 0)];
-        while let Some((stat, to, depth)) = waiting.pop() {
-            check_depth(depth, &stat.path)?;
-            match stat.kind {
-                FileKind::File => self.get_file(&stat, &to).await?,
-                FileKind::Symlink => self.get_link(&stat, &to)?,
-                FileKind::Other => self.skip(&stat.path, "no regular file, directory or symbolic link"),
-                FileKind::Directory => {
-                    let entries = self.get_directory(&stat, &to, source, depth).await?;
-                    waiting.extend(entries.into_iter().map(|(stat, to)| (stat, to, depth + 1)));
-                }
-            }
+        match stat.kind {
+            FileKind::File => self.get_file(&stat, &destination).await?,
+            FileKind::Symlink if !source.ends_with('/') => self.get_link(&stat, &destination)?,
+            FileKind::Directory | FileKind::Symlink => self.get_tree(source, &destination).await?,
+            FileKind::Other => self.skip(&stat.path, "no regular file, directory or symbolic link"),
         }
         Ok(())
     }
 
-    async fn get_directory(
-        &mut self,
-        stat: &FileStat,
-        to: &Path,
-        source: &str,
-        depth: usize,
-    ) -> anyhow::Result<Vec<(FileStat, PathBuf)>> {
-        // A link here would lead what follows elsewhere. Only the place that the user named may be one.
-        let found = if depth == 0 { fs::metadata(to) } else { fs::symlink_metadata(to) };
-        match found {
-            Ok(metadata) if metadata.is_dir() => {}
+    /// A directory with all that is in it, as one archive that is unpacked while it comes.
+    async fn get_tree(&mut self, source: &str, to: &Path) -> anyhow::Result<()> {
+        let mut archive = self.client.read_tree(self.id, source, self.user.as_deref()).await?;
+        let itself = match fs::metadata(to) {
+            Ok(metadata) if metadata.is_dir() => false,
             Ok(_) => return Err(Failure::new(NEGATIVE, format!("{} is in the way: no directory", to.display())).into()),
-            Err(_) => fs::create_dir(to).map_err(|e| wrong(to, e))?,
-        }
-        self.copied.directories += 1;
-        let path = if depth == 0 { source } else { &stat.path };
-        let list = self.client.list_files(self.id, path).await?;
-        if list.truncated {
-            self.skip(path, "the directory has more entries than one listing shows");
-        }
-        let mut entries = Vec::new();
-        for entry in list.entries {
-            match entry.path.rsplit('/').next().filter(|name| is_plain(name)).map(str::to_owned) {
-                // The path is put together here and not taken from the guest, so that it can't lead elsewhere.
-                Some(name) => entries.push((FileStat { path: join(path, &name), ..entry }, to.join(name))),
-                None => self.skip(&entry.path, "its name is none for a file"),
+            Err(_) => fs::create_dir(to).map(|()| true).map_err(|e| wrong(to, e))?,
+        };
+        let directory = File::open(to).map_err(|e| wrong(to, e))?;
+        let (sender, receiver) = mpsc::channel(PIECES_WAITING_MAX);
+        let bar = Progress::start();
+        let telling = bar.clone();
+        let unpacking = tokio::task::spawn_blocking(move || {
+            let input = Arriving { receiver, piece: Bytes::new() };
+            // Never owners, nor set-id bits: whose program it would be here is not the guest's to say.
+            let how = Unpack { owners: false, itself };
+            unpack(input, directory.into(), how, &mut |_, counts| telling.tell(counts))
+        });
+        let mut broke = None;
+        loop {
+            match archive.chunk().await {
+                Ok(None) => break,
+                Ok(Some(piece)) => {
+                    // Whoever unpacks has ended, and says why.
+                    if sender.send(piece).await.is_err() {
+                        break;
+                    }
+                }
+                Err(e) => {
+                    broke = Some(e);
+                    break;
+                }
             }
         }
-        Ok(entries)
+        drop(sender);
+        let unpacked = unpacking.await?;
+        bar.end();
+        if let Some(e) = broke {
+            return Err(e.into());
+        }
+        let unpacked = unpacked.map_err(|e| {
+            let what = e.entry.clone().map_or_else(|| source.to_owned(), |entry| format!("{entry} of {source}"));
+            let failure = Failure::new(NEGATIVE, format!("failed to copy {what} to {}", to.display())).cause(&e.cause);
+            failure.remedy(format!("{} entries were copied before it and stay", e.done.entries()))
+        })?;
+        let Counts { files, directories, links, bytes } = unpacked.counts;
+        self.copied.files += files;
+        self.copied.directories += directories;
+        self.copied.links += links;
+        self.copied.bytes += bytes;
+        self.copied.skipped.extend(unpacked.skipped);
+        Ok(())
     }
 
     async fn get_file(&mut self, stat: &FileStat, to: &Path) -> anyhow::Result<()> {
@@ -248,11 +356,17 @@ fn is_plain(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '\0'])
 }
 
-fn check_depth(depth: usize, path: &str) -> anyhow::Result<()> {
-    if depth <= DEPTH_MAX {
-        return Ok(());
+/// Whether what is in a directory is meant, and not the directory by its name, as by `.` or `directory/.`.
+fn is_its_contents(source: &Path) -> bool {
+    let text = source.as_os_str().as_encoded_bytes();
+    text == b"." || text.ends_with(b"/.")
+}
+
+fn packing(path: &Path, error: PackError) -> anyhow::Error {
+    match error {
+        PackError::Source(e) | PackError::Output(e) => wrong(path, e),
+        e @ PackError::Kind => Failure::new(NEGATIVE, format!("failed to copy {}", path.display())).cause(e).into(),
     }
-    Err(Failure::new(NEGATIVE, format!("{path} lies more than {DEPTH_MAX} directories deep")).into())
 }
 
 fn wrong(path: &Path, error: std::io::Error) -> anyhow::Error {

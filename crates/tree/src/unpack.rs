@@ -226,7 +226,7 @@ impl Unpacking {
         match mkdirat(at, last, Mode::from_raw_mode(0o700)) {
             Ok(()) => {}
             Err(Errno::EXIST) => drop(open_directory(at, last).map_err(|errno| match errno {
-                Errno::NOTDIR => UnpackCause::Archive("something that is no directory is in its place".into()),
+                Errno::NOTDIR => UnpackCause::Archive("something that is no directory is in the way".into()),
                 errno => errno.into(),
             })?),
             Err(errno) => return Err(errno.into()),
@@ -275,7 +275,7 @@ impl Unpacking {
 /// A way that is none, in the words of an archive.
 fn on_the_way(errno: Errno) -> UnpackCause {
     match errno {
-        Errno::NOTDIR => UnpackCause::Archive("a link or file is in its way, where it needs a directory".into()),
+        Errno::NOTDIR => UnpackCause::Archive("a link or file is in the way, where it needs a directory".into()),
         errno => errno.into(),
     }
 }
@@ -287,7 +287,7 @@ fn replacing<T>(at: BorrowedFd<'_>, name: &[u8], make: impl Fn() -> Result<T, Er
         match make() {
             Err(Errno::EXIST) => match unlinkat(at, name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
-                Err(Errno::ISDIR | Errno::PERM) => return refused("a directory is in its place"),
+                Err(Errno::ISDIR | Errno::PERM) => return refused("a directory is in the way"),
                 Err(errno) => return Err(errno.into()),
             },
             made => return Ok(made?),

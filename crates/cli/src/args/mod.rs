@@ -358,7 +358,10 @@ pub struct Cp {
     pub source: String,
     /// A local path, or ID:/path in a sandbox
     pub destination: String,
-    /// Owner of what is written into a sandbox; `user` when not given
+    /// Copy directories too, which is done without it as well
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// Guest user who reads or writes there and owns what is written; `user` when not given
     #[arg(short, long)]
     pub user: Option<String>,
     #[command(flatten)]

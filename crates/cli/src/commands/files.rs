@@ -18,7 +18,7 @@ pub async fn copy(global: &Global, args: Cp) -> anyhow::Result<u8> {
         }
         (Place::Guest(id, from), Place::Local(to)) => {
             let client = connect_for(global, args.key.key)?;
-            let mut copy = Copy { client, id, user: None, key: None, copied: Copied::default() };
+            let mut copy = Copy { client, id, user: args.user, key: None, copied: Copied::default() };
             copy.get(from, to).await?;
             copy.copied
         }

@@ -40,7 +40,25 @@ fn files_and_directories_go_both_ways() {
     server.run(&["cp", &there("/absent"), &at("x")]).failed(1, "file_not_found");
     server.run(&["cp", &at("tree/big"), &there("/etc/passwd")]).failed(1, "permission_denied");
     symlink("big", here.path().join("tree/link")).unwrap();
-    server.run(&["cp", &at("tree"), &there("/workspace/linked")]).failed(1, "a symbolic link");
+    let tree = server.run(&["cp", "-r", "--json", &at("tree"), &there("/workspace/linked")]).json();
+    assert_eq!(
+        (tree["files"].as_u64(), tree["links"].as_u64(), tree["directories"].as_u64()),
+        (Some(2), Some(1), Some(3))
+    );
+    assert_eq!(server.run(&["exec", &id, "--", "readlink", "/workspace/linked/link"]).line(), "big");
+    // What is in a directory, and not the directory: as cp has it.
+    server.run(&["cp", "-r", &at("tree/deep/."), &there("/workspace/linked")]).line();
+    server.run(&["exec", &id, "--", "ls", "/workspace/linked/run me.sh"]).line();
+    server.run(&["cp", "-r", &at("tree"), &there("/workspace/linked/")]).line();
+    server.run(&["exec", &id, "--", "ls", "/workspace/linked/tree/big"]).line();
+    server.run(&["cp", "-r", &there("/workspace/linked/."), &at("contents")]).line();
+    server.run(&["cp", "-r", &there("/workspace/linked/."), &at("contents")]).line();
+    assert!(!here.path().join("contents/linked").exists() && here.path().join("contents/tree/deep").is_dir());
+    server.run(&["cp", &at("tree/big"), &there("/workspace/no/")]).failed(1, "no directory");
+    // What can't be copied is told, and is no success.
+    let listener = std::os::unix::net::UnixListener::bind(here.path().join("tree/socket")).unwrap();
+    server.run(&["cp", "-r", &at("tree"), &there("/workspace/s")]).failed(1, "socket: it is a socket");
+    drop(listener);
 }
 
 #[test]
