@@ -6,7 +6,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header};
-use remuda_types::wire::{Execution, ExecutionList, OutputPage, OutputStream, SendSignal, StartExecution};
+use remuda_types::wire::{
+    Execution, ExecutionList, InputTaken, OutputPage, OutputStream, SendSignal, StartExecution, TerminalSize,
+};
 use remuda_types::{ExecutionId, SandboxId};
 
 use crate::address::segment;
@@ -22,6 +24,19 @@ pub struct OutputQuery {
     pub wait: Duration,
     /// One stream only; both when absent.
     pub stream: Option<OutputStream>,
+}
+
+/// A piece of an execution's standard input.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InputPiece {
+    /// Who writes; each writer counts its own bytes.
+    pub writer: String,
+    /// Where the first byte stands among all bytes of this writer.
+    pub offset: u64,
+    /// The bytes.
+    pub bytes: Bytes,
+    /// Whether the input is closed behind them.
+    pub close: bool,
 }
 
 /// A piece of output as it came from the program.
@@ -163,6 +178,41 @@ impl Client {
             .json(&SendSignal { signal })
             .read()
             .await
+    }
+
+    /// `POST …/executions/{exec}/stdin`: a piece of standard input, which may be sent again as it was.
+    ///
+    /// # Errors
+    /// As for every call: see [`ClientError`].
+    pub async fn write_input(
+        &self,
+        sandbox: &SandboxId,
+        id: &ExecutionId,
+        piece: &InputPiece,
+    ) -> Result<InputTaken, ClientError> {
+        let query = [
+            ("offset", piece.offset.to_string()),
+            ("writer", piece.writer.clone()),
+            ("close", piece.close.to_string()),
+        ];
+        self.call(Method::POST, format!("{}/stdin", execution_path(sandbox, id)?))
+            .query(&query)
+            .body(piece.bytes.clone())
+            .read()
+            .await
+    }
+
+    /// `POST …/executions/{exec}/resize`: gives its terminal another size.
+    ///
+    /// # Errors
+    /// As for every call: see [`ClientError`].
+    pub async fn resize(
+        &self,
+        sandbox: &SandboxId,
+        id: &ExecutionId,
+        size: TerminalSize,
+    ) -> Result<Execution, ClientError> {
+        self.call(Method::POST, format!("{}/resize", execution_path(sandbox, id)?)).json(&size).read().await
     }
 
     /// `DELETE …/executions/{exec}`: kills its process group.

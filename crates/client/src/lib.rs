@@ -38,7 +38,7 @@ mod webhooks;
 pub use body::Incoming;
 pub use connection::Client;
 pub use error::ClientError;
-pub use executions::{OutputBytes, OutputQuery, with_stdin};
+pub use executions::{InputPiece, OutputBytes, OutputQuery, with_stdin};
 pub use files::{FileDownload, MoveFile, OnlyIf, ReadFile, SetAttributes, WriteFile, WriteTree};
 pub use history::{EventStream, Told};
 pub use http::{HeaderMap, Method, StatusCode};

@@ -31,12 +31,12 @@ mod webhooks;
 
 pub use caller::{ACCOUNT_DEFAULT, Caller};
 pub use operation::{Answered, Call};
-pub use platform::{Config, Ground, Platform};
+pub use platform::{Config, Ground, OutputFollower, Platform};
 pub use remuda_engine::{Fingerprint, Parts};
 pub use remuda_guest_proto::{ByteRange, Conditions, Contents};
 pub use remuda_journal::{Gate, Passage};
 pub use stream::{
-    Attributes, ByteStream, FileAt, FileContents, FileRead, GuestStream, MoveFile, OutputQuery, OutputSlice,
-    ReadOptions, WriteOptions,
+    Attributes, ByteStream, ExecutionInput, FileAt, FileContents, FileRead, GuestStream, MoveFile, OutputQuery,
+    OutputSlice, ReadOptions, WriteOptions,
 };
 pub use webhooks::{Courier, Parcel, Refused};

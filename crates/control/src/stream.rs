@@ -49,6 +49,21 @@ pub struct OutputSlice {
     pub exit_code: Option<i32>,
 }
 
+/// Input for an execution.
+#[derive(Debug, Clone, Default)]
+pub struct ExecutionInput {
+    /// Who writes; each writer counts its own bytes.
+    pub writer: String,
+    /// Where the first byte stands among all bytes of this writer.
+    pub offset: u64,
+    /// The bytes.
+    pub bytes: Bytes,
+    /// Whether the input is closed behind them.
+    pub close: bool,
+    /// How long to wait for room where the program does not read.
+    pub wait: Duration,
+}
+
 /// A path of a guest, and who touches it.
 #[derive(Debug, Clone)]
 pub struct FileAt {

@@ -27,8 +27,8 @@ use crate::errors::{Answer, invalid};
 use crate::extract::QueryOf;
 use crate::serve::Connection;
 
-const EVENT_STREAM: &str = "text/event-stream";
-const LAST_EVENT_ID: &str = "last-event-id";
+pub(crate) const EVENT_STREAM: &str = "text/event-stream";
+pub(crate) const LAST_EVENT_ID: &str = "last-event-id";
 
 /// Where to begin.
 #[derive(Debug, Deserialize, IntoParams)]

@@ -118,7 +118,8 @@ impl<S: Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     }
 }
 
-async fn read_body(request: Request) -> Result<Bytes, Error> {
+/// The whole body, within the limit.
+pub(crate) async fn read_body(request: Request) -> Result<Bytes, Error> {
     let read = Limited::new(request.into_body(), REQUEST_BODY_BYTES_MAX).collect();
     match tokio::time::timeout(Duration::from_millis(JSON_BODY_READ_MS_MAX), read).await {
         Err(_) => Err(invalid(format!("the body did not arrive within {JSON_BODY_READ_MS_MAX} ms"))

@@ -3,6 +3,7 @@
 
 use remuda_control::access::{Action, Needs};
 use remuda_types::ErrorCode;
+use remuda_types::wire::{FollowedGap, FollowedOutput};
 use utoipa::openapi::extensions::ExtensionsBuilder;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -22,7 +23,7 @@ use utoipa::{Modify, OpenApi};
     ),
     servers((url = "http://127.0.0.1:8787", description = "`remuda serve` as it comes")),
     paths(crate::ports::proxy),
-    components(schemas(ErrorCode)),
+    components(schemas(ErrorCode, FollowedOutput, FollowedGap)),
     tags(
         (name = "server", description = "The server itself"),
         (name = "access", description = "Access keys, accounts, and what a caller may do"),
@@ -177,6 +178,7 @@ mod tests {
             "GET /v1/sandboxes/{id}",
             "GET /v1/sandboxes/{id}/executions",
             "GET /v1/sandboxes/{id}/executions/{execution}",
+            "GET /v1/sandboxes/{id}/executions/{execution}/events",
             "GET /v1/sandboxes/{id}/executions/{execution}/output",
             "GET /v1/sandboxes/{id}/files",
             "GET /v1/sandboxes/{id}/files/list",
@@ -189,7 +191,9 @@ mod tests {
             "POST /v1/sandboxes",
             "POST /v1/sandboxes/{id}/deadline",
             "POST /v1/sandboxes/{id}/executions",
+            "POST /v1/sandboxes/{id}/executions/{execution}/resize",
             "POST /v1/sandboxes/{id}/executions/{execution}/signal",
+            "POST /v1/sandboxes/{id}/executions/{execution}/stdin",
             "POST /v1/sandboxes/{id}/files/attributes",
             "POST /v1/sandboxes/{id}/files/mkdir",
             "POST /v1/sandboxes/{id}/files/move",

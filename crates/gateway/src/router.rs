@@ -21,8 +21,8 @@ use crate::drain::drain_what_is_left;
 use crate::errors::{Failure, method_not_allowed, panicked, route_not_found};
 use crate::openapi::Base;
 use crate::{
-    doctor, events, executions, files, keys, operations, paths, ports, receipts, sandboxes, server, snapshots, trees,
-    usage, webhooks, whoami,
+    doctor, events, executions, files, follow, keys, operations, paths, ports, receipts, sandboxes, server, snapshots,
+    terminals, trees, usage, webhooks, whoami,
 };
 
 /// Every route for whom `access` lets in.
@@ -75,7 +75,10 @@ fn guarded_routes() -> OpenApiRouter<Platform> {
         .routes(routes!(executions::start, executions::list))
         .routes(routes!(executions::show, executions::cancel))
         .routes(routes!(executions::output))
+        .routes(routes!(follow::follow))
         .routes(routes!(executions::signal))
+        .routes(routes!(terminals::write_input))
+        .routes(routes!(terminals::resize))
         .routes(routes!(files::read, files::write, paths::remove))
         .routes(routes!(trees::read, trees::write))
         .routes(routes!(paths::list))

@@ -21,6 +21,7 @@
 
 mod files;
 mod frame;
+mod input;
 mod message;
 
 pub use files::{ByteRange, Conditions, Contents};
@@ -28,6 +29,7 @@ pub use frame::{
     FRAME_BEGIN, FRAME_END, FRAME_PAYLOAD_BYTES_MAX, Frame, FrameError, HEADER_BYTES, HOST_END_ABANDONED, Header, Kind,
     PADDING_BYTES, read_frame, write_frame,
 };
+pub use input::{INPUT_PIECE_BYTES_MAX, INPUT_WRITER_BYTES_MAX, Input, PtySize};
 pub use message::{
     AgentError, AgentErrorKind, Bind, Bound, Entry, EntryKind, Event, ExecutionReport, Nonce, OUTPUT_PREFIX_BYTES,
     OutputChunk, Program, Reply, ReplyResult, Request, ResumeAt, Spawn, Stream, decode_credit, encode_credit,
@@ -44,8 +46,11 @@ pub const PROTOCOL_VERSION: u8 = 2;
 /// ([`Request::needs`]), since agents live as long as the snapshots they are in.
 ///
 /// 0: executions and plain files. 1: parts, digests and conditions of files; moving; permission bits and owners; effects
-/// of making and removing paths. 2: trees as archives.
-pub const CALLS: u32 = 2;
+/// of making and removing paths. 2: trees as archives. 3: terminals, their size, and standard input in pieces.
+pub const CALLS: u32 = 3;
+
+/// The [`CALLS`] that take terminals and standard input in pieces.
+pub const CALLS_WITH_INPUT: u32 = 3;
 
 /// How far a sender of data may be ahead of the receiver's last credit, in bytes for each channel.
 pub const WINDOW_BYTES: u64 = 1 << 20;

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::CALLS_WITH_INPUT;
 use crate::files::{ByteRange, Conditions};
 use crate::frame::{FrameError, Kind};
+use crate::input::{Input, PtySize};
 
 /// A call of the host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,6 +29,15 @@ pub enum Request {
         /// Signal number.
         signal: i32,
     },
+    /// Gives an execution's terminal another size, and tells its programs. Answered by [`Reply::Done`].
+    Resize {
+        /// The execution's channel.
+        channel: u32,
+        /// The size.
+        size: PtySize,
+    },
+    /// A piece of an execution's standard input. Answered by [`Reply::Input`].
+    Input(Input),
     /// Drops what the agent keeps of an ended execution. Answered by [`Reply::Done`].
     Forget {
         /// The execution's channel.
@@ -180,6 +191,8 @@ impl Request {
             Request::WriteFile { conditions, .. } if !conditions.is_empty() => 1,
             Request::Stat { digest: true, .. } => 1,
             Request::PackTree { .. } | Request::UnpackTree { .. } => 2,
+            Request::Resize { .. } | Request::Input(_) => CALLS_WITH_INPUT,
+            Request::Spawn(spawn) if spawn.pty.is_some() => CALLS_WITH_INPUT,
             _ => 0,
         }
     }
@@ -238,6 +251,10 @@ pub struct Spawn {
     pub stdin: bool,
     /// How long to go on reading inherited pipes after the leader's end, in milliseconds.
     pub grace_ms: u64,
+    /// A terminal of this size instead of pipes: it is the program's controlling terminal, its output is one stream, and
+    /// it takes input whatever `stdin` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pty: Option<PtySize>,
 }
 
 /// What to run.
@@ -263,6 +280,13 @@ pub enum Reply {
     Spawned {
         /// The leader's pid.
         pid: u32,
+    },
+    /// How much of an execution's standard input the agent has.
+    Input {
+        /// Bytes of this writer that it has.
+        taken: u64,
+        /// Whether no more is wanted: the input was ended, or the execution has.
+        closed: bool,
     },
     /// A path.
     Entry(Entry),

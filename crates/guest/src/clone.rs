@@ -29,6 +29,8 @@ pub struct Plan<'a> {
     pub cwd: &'a CString,
     /// Its descriptors 0, 1 and 2.
     pub stdio: [BorrowedFd<'a>; 3],
+    /// Whether these are a terminal, which is to be its controlling one.
+    pub terminal: bool,
     /// Its script, for [`SCRIPT_FD`].
     pub script: Option<BorrowedFd<'a>>,
     /// Who it becomes; `None` when it stays who the agent is.
@@ -62,6 +64,7 @@ struct Raw {
     env: *const *const c_char,
     cwd: *const c_char,
     stdio: [RawFd; 3],
+    terminal: bool,
     script: RawFd,
     identity: bool,
     uid: u32,
@@ -90,6 +93,7 @@ pub fn clone_and_exec(plan: &Plan<'_>, pid: &AtomicI32) -> Result<(), (Step, Err
         env: env.as_ptr(),
         cwd: plan.cwd.as_ptr(),
         stdio: plan.stdio.map(|fd| fd.as_raw_fd()),
+        terminal: plan.terminal,
         script: plan.script.map_or(-1, |fd| fd.as_raw_fd()),
         identity: plan.identity.is_some(),
         uid,
@@ -155,6 +159,9 @@ unsafe fn become_program(raw: &Raw) -> (Step, c_int) {
     for (target, source) in raw.stdio.iter().enumerate() {
         // The sources are above 2: the agent's own 0, 1 and 2 are always open.
         must!(Step::Prepare, libc::dup2(*source, target as c_int));
+    }
+    if raw.terminal {
+        must!(Step::Prepare, libc::ioctl(0, libc::TIOCSCTTY, 0));
     }
     // All others are made with close-on-exec; this is for one that somebody handed to the agent when it was started.
     // Kernels that don't know the call lack only that.

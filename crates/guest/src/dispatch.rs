@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use remuda_guest_proto::{AgentError, AgentErrorKind, Frame, Kind, Reply, Request, Spawn, decode_credit};
+use remuda_guest_proto::{
+    AgentError, AgentErrorKind, Frame, INPUT_WRITER_BYTES_MAX, Input, Kind, PtySize, Reply, Request, Spawn,
+    decode_credit,
+};
 
 use crate::agent::{Agent, Place};
 use crate::bind::bind;
@@ -20,6 +23,7 @@ use crate::limits::{EXECUTION_ID_BYTES_MAX, EXECUTIONS_LIVE_MAX, EXECUTIONS_MAX,
 use crate::outbox::Host;
 use crate::pump::{drain, pump};
 use crate::sync::lock;
+use crate::terminal;
 
 /// Carries out a frame.
 pub fn dispatch(agent: &Arc<Agent>, frame: Frame) {
@@ -69,6 +73,8 @@ fn request(agent: &Arc<Agent>, call: u32, payload: &[u8]) {
         Request::Spawn(spawn) => start(agent, host, call, spawn),
         Request::Signal { channel, signal } => agent.reply(host, call, &send_signal(agent, channel, signal)),
         Request::Forget { channel } => agent.reply(host, call, &forget(agent, channel)),
+        Request::Input(input) => agent.reply(host, call, &take_input(agent, &input)),
+        Request::Resize { channel, size } => resize(agent, host, call, channel, size),
         Request::Outcome { effect } => tell_outcome(agent, effect, host, call),
         Request::Ping => agent.reply(host, call, &Ok(Reply::Done)),
         Request::DeletedOpenFiles => files::call(agent, host, call, |_| Ok(crate::deleted::sentences())),
@@ -208,7 +214,7 @@ fn admit(agent: &Agent, call: u32, spawn: &Spawn) -> Result<(Arc<Execution>, Pla
     let busy = |message: String| refusal(AgentErrorKind::Busy, message);
     let place = Place::take(&agent.live_executions, EXECUTIONS_LIVE_MAX)
         .ok_or_else(|| busy(format!("{EXECUTIONS_LIVE_MAX} executions run or have their pipes held by others")))?;
-    let execution = Execution::new(call, spawn.execution.clone(), spawn.effect, spawn.stdin)
+    let execution = Execution::new(call, spawn.execution.clone(), spawn.effect, spawn.stdin || spawn.pty.is_some())
         .map_err(|errno| failed("make an execution", errno))
         .map(Arc::new)?;
     if agent.transfers.get(call).is_some() {
@@ -277,6 +283,40 @@ fn send_signal(agent: &Agent, channel: u32, signal: i32) -> Result<Reply, AgentE
             }
         },
     }
+}
+
+fn take_input(agent: &Agent, input: &Input) -> Result<Reply, AgentError> {
+    let execution = known(agent, input.channel)?;
+    if !execution.has_stdin {
+        return Err(invalid(format!("execution {} was started without an input", input.channel)));
+    }
+    if input.writer.len() > INPUT_WRITER_BYTES_MAX {
+        return Err(invalid(format!("the name of a writer is longer than {INPUT_WRITER_BYTES_MAX} bytes")));
+    }
+    agent.moved_bytes.fetch_add(input.bytes.len(), Ordering::Relaxed);
+    Ok(execution.input(input))
+}
+
+/// Gives a terminal another size. The session's processes are told by a thread: there may be many.
+fn resize(agent: &Arc<Agent>, host: Host, call: u32, channel: u32, size: PtySize) {
+    let set = known(agent, channel).and_then(|execution| {
+        match execution.with_terminal(|terminal| terminal::set_size(terminal, size)) {
+            None => Err(invalid(format!("execution {channel} has no terminal, or has ended"))),
+            Some(Err(errno)) => Err(failed("set the size of a terminal", errno)),
+            Some(Ok(())) => Ok(execution.pid()),
+        }
+    });
+    if let Ok(Some(pid)) = set {
+        let for_thread = agent.clone();
+        let told = agent.workers.run(move || {
+            terminal::tell_session(pid);
+            for_thread.reply(host, call, &Ok(Reply::Done));
+        });
+        if told.is_ok() {
+            return;
+        }
+    }
+    agent.reply(host, call, &set.map(|_| Reply::Done));
 }
 
 fn forget(agent: &Agent, channel: u32) -> Result<Reply, AgentError> {

@@ -1,15 +1,16 @@
 //! One execution's state: its output, its input, its end. No thread, no system call beyond waking its pump; whoever
 //! holds its lock never takes the outbox's.
 
+use std::collections::VecDeque;
 use std::sync::Mutex;
 
-use remuda_guest_proto::{Event, ExecutionReport, Frame, Kind, Stream, WINDOW_BYTES, encode_credit};
+use remuda_guest_proto::{Event, ExecutionReport, Frame, Input, Kind, Reply, Stream, WINDOW_BYTES, encode_credit};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::errors::say;
 use crate::inbox::{Ending, Inbox};
-use crate::limits::EARLY_SIGNALS_MAX;
+use crate::limits::{EARLY_SIGNALS_MAX, INPUT_WRITERS_MAX};
 use crate::output_log::OutputLog;
 use crate::sync::lock;
 
@@ -33,6 +34,10 @@ struct State {
     phase: Phase,
     log: OutputLog,
     stdin: Inbox,
+    /// How many bytes of each writer came, the one that was heard last at the end.
+    writers: VecDeque<(String, u64)>,
+    /// Its terminal, until its end.
+    terminal: Option<OwnedFd>,
     /// The leader's end.
     exit: Option<Exit>,
     /// The execution's end, which comes later: whether others still held its pipes.
@@ -96,6 +101,8 @@ impl Execution {
                 phase: Phase::Starting(Vec::new()),
                 log: OutputLog::default(),
                 stdin: Inbox::default(),
+                writers: VecDeque::new(),
+                terminal: None,
                 exit: None,
                 end: None,
                 end_told: false,
@@ -201,6 +208,7 @@ impl Execution {
         state.end = Some(pipes_held);
         state.log.close();
         state.stdin.discard();
+        state.terminal = None;
         state.credit_stdin();
         state.offered = true;
     }
@@ -226,6 +234,51 @@ impl Execution {
         }
         self.wake();
         Ok(false)
+    }
+
+    /// A piece of input: what is new of it and has room is taken. Answers what this writer has sent by now.
+    pub fn input(&self, input: &Input) -> Reply {
+        let mut state = lock(&self.state);
+        let known = state.writers.iter().position(|(writer, _)| *writer == input.writer);
+        let before = known.and_then(|at| state.writers.remove(at)).map_or(0, |(_, taken)| taken);
+        let closed = state.end.is_some() || state.stdin.is_closed();
+        let known = before.checked_sub(input.offset).and_then(|known| usize::try_from(known).ok());
+        // What comes behind a gap is not taken, and the answer tells where it begins.
+        let fresh = known.and_then(|known| input.bytes.get(known..)).filter(|_| !closed).unwrap_or_default();
+        let (taken, rest) = fresh.split_at(fresh.len().min(state.stdin.room()));
+        // There is room for it: see above.
+        let _ = state.stdin.receive(taken);
+        let is_all = known.is_some_and(|known| known <= input.bytes.len()) && rest.is_empty();
+        if input.end && is_all && !closed {
+            state.stdin.end(Ending::Whole);
+        }
+        let taken = before + taken.len() as u64;
+        state.writers.push_back((input.writer.clone(), taken));
+        if state.writers.len() > INPUT_WRITERS_MAX {
+            state.writers.pop_front();
+        }
+        let closed = closed || state.stdin.is_closed();
+        drop(state);
+        self.wake();
+        Reply::Input { taken, closed }
+    }
+
+    /// It has this terminal.
+    pub fn has_terminal(&self, terminal: OwnedFd) {
+        lock(&self.state).terminal = Some(terminal);
+    }
+
+    /// Does something with its terminal; `None` where it has none, or not any more.
+    pub fn with_terminal<T>(&self, what: impl FnOnce(BorrowedFd<'_>) -> T) -> Option<T> {
+        lock(&self.state).terminal.as_ref().map(|terminal| what(terminal.as_fd()))
+    }
+
+    /// The leader's pid, once it has one.
+    pub fn pid(&self) -> Option<u32> {
+        match lock(&self.state).phase {
+            Phase::Starting(_) => None,
+            Phase::Started(pid) => Some(pid),
+        }
     }
 
     /// No more input will come.

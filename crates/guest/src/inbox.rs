@@ -36,6 +36,11 @@ impl Inbox {
         true
     }
 
+    /// Bytes that may come now.
+    pub fn room(&self) -> usize {
+        (WINDOW_BYTES - (self.received - self.consumed)) as usize
+    }
+
     /// Nothing more will come.
     pub fn end(&mut self, ending: Ending) {
         self.ending.get_or_insert(ending);

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use remuda_guest_proto::{AgentError, AgentErrorKind, Spawn};
+use remuda_guest_proto::{AgentError, AgentErrorKind, PtySize, Spawn};
 use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{Mode, OFlags, fcntl_setfl, open};
 use rustix::io::Errno;
@@ -19,16 +19,26 @@ use crate::errors::{failed, invalid, reason, refusal, shown};
 use crate::execution::Execution;
 use crate::limits::PIPE_BYTES;
 use crate::program::{Prepared, prepare};
+use crate::terminal;
 use crate::users::User;
 
-/// The agent's ends of a program's pipes.
+/// The agent's ends of a program's pipes, or of its terminal.
 pub struct Ends {
-    /// Standard output.
+    /// Standard output, or all output of a terminal.
     pub stdout: OwnedFd,
-    /// Standard error.
-    pub stderr: OwnedFd,
-    /// Standard input, if it is a pipe.
+    /// Standard error, if it is a pipe of its own.
+    pub stderr: Option<OwnedFd>,
+    /// Standard input, if it is a pipe or a terminal.
     pub stdin: Option<OwnedFd>,
+    /// Whether they are a terminal.
+    pub terminal: bool,
+}
+
+/// The program's own ends.
+struct Stdio {
+    stdin: OwnedFd,
+    stdout: OwnedFd,
+    stderr: Option<OwnedFd>,
 }
 
 /// Starts the program; answers its pid and the pipes.
@@ -41,24 +51,17 @@ pub fn launch(agent: &Agent, spawn: &Spawn, execution: &Arc<Execution>) -> Resul
     let cwd = CString::new(spawn.cwd.as_str()).map_err(|_| invalid("the working directory holds a NUL byte"))?;
     let program = prepare(&spawn.program, &spawn.env, &user)?;
 
-    let pipes = |errno| failed("make the pipes of a program", errno);
-    let (stdout, child_stdout) = output_pipe().map_err(pipes)?;
-    let (stderr, child_stderr) = output_pipe().map_err(pipes)?;
-    let (child_stdin, stdin) = if execution.has_stdin {
-        let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(pipes)?;
-        fcntl_setfl(&write, OFlags::NONBLOCK).map_err(pipes)?;
-        (read, Some(write))
-    } else {
-        let null = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        (null.map_err(|errno| failed("open /dev/null", errno))?, None)
+    let (ends, stdio) = match spawn.pty {
+        Some(size) => terminal(size, &user, execution).map_err(|errno| failed("make a terminal", errno))?,
+        None => pipes(execution.has_stdin)?,
     };
-
     let plan = Plan {
         candidates: &program.candidates,
         argv: &program.argv,
         env: &program.env,
         cwd: &cwd,
-        stdio: [child_stdin.as_fd(), child_stdout.as_fd(), child_stderr.as_fd()],
+        stdio: [stdio.stdin.as_fd(), stdio.stdout.as_fd(), stdio.stderr.as_ref().unwrap_or(&stdio.stdout).as_fd()],
+        terminal: ends.terminal,
         script: program.script.as_ref().map(|fd| fd.as_fd()),
         identity,
         open_files: agent.inherited.open_files,
@@ -68,13 +71,39 @@ pub fn launch(agent: &Agent, spawn: &Spawn, execution: &Arc<Execution>) -> Resul
     match clone_and_exec(&plan, &slot.pid) {
         Ok(()) => {
             agent.children.made(&slot);
-            Ok((slot.pid.load(Ordering::Acquire) as u32, Ends { stdout, stderr, stdin }))
+            Ok((slot.pid.load(Ordering::Acquire) as u32, ends))
         }
         Err((step, errno)) => {
             agent.children.abandon(&slot);
             Err(explain(step, errno, spawn, &program, &user))
         }
     }
+}
+
+/// Pipes, and `/dev/null` where it takes no input.
+fn pipes(with_stdin: bool) -> Result<(Ends, Stdio), AgentError> {
+    let failed_to_make = |errno| failed("make the pipes of a program", errno);
+    let (stdout, child_stdout) = output_pipe().map_err(failed_to_make)?;
+    let (stderr, child_stderr) = output_pipe().map_err(failed_to_make)?;
+    let (child_stdin, stdin) = if with_stdin {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(failed_to_make)?;
+        fcntl_setfl(&write, OFlags::NONBLOCK).map_err(failed_to_make)?;
+        (read, Some(write))
+    } else {
+        let null = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        (null.map_err(|errno| failed("open /dev/null", errno))?, None)
+    };
+    let stdio = Stdio { stdin: child_stdin, stdout: child_stdout, stderr: Some(child_stderr) };
+    Ok((Ends { stdout, stderr: Some(stderr), stdin, terminal: false }, stdio))
+}
+
+/// A terminal for all three, of which the execution has an end too, to give it another size by.
+fn terminal(size: PtySize, user: &User, execution: &Execution) -> rustix::io::Result<(Ends, Stdio)> {
+    let (agents, programs) = terminal::make(size, user)?;
+    execution.has_terminal(rustix::io::fcntl_dupfd_cloexec(&agents, 3)?);
+    let stdin = rustix::io::fcntl_dupfd_cloexec(&agents, 3)?;
+    let stdio = Stdio { stdin: rustix::io::fcntl_dupfd_cloexec(&programs, 3)?, stdout: programs, stderr: None };
+    Ok((Ends { stdout: agents, stderr: None, stdin: Some(stdin), terminal: true }, stdio))
 }
 
 /// A pipe for output: its own end doesn't block, and it is as large as the system allows.

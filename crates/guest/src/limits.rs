@@ -43,6 +43,10 @@ pub const CREDIT_STEP_BYTES: u64 = 256 << 10;
 /// Signals kept for a program that is being started.
 pub const EARLY_SIGNALS_MAX: usize = 16;
 
+/// Writers of one execution's standard input whose bytes are counted; the one that was heard last the longest ago goes
+/// first, and begins anew.
+pub const INPUT_WRITERS_MAX: usize = 256;
+
 /// Longest path, in bytes.
 pub const PATH_BYTES_MAX: usize = 4096;
 

@@ -24,6 +24,7 @@ mod program;
 mod pump;
 mod small_file;
 mod sync;
+mod terminal;
 mod transfers;
 mod user_thread;
 mod users;

@@ -16,6 +16,7 @@ use crate::execution::{Execution, Orders};
 use crate::launch::Ends;
 use crate::limits::{CHUNK_BYTES, PUMP_BUFFER_BYTES};
 use crate::outbox::Outbox;
+use crate::terminal;
 
 struct Pump<'a> {
     execution: &'a Arc<Execution>,
@@ -23,6 +24,10 @@ struct Pump<'a> {
     /// Standard output and standard error, until their ends.
     outputs: [Option<OwnedFd>; 2],
     stdin: Option<OwnedFd>,
+    /// Whether they are a terminal.
+    terminal: bool,
+    /// Whether the end of its input was typed.
+    end_typed: bool,
     /// Input taken and not yet written, from this position on.
     input: (Vec<u8>, usize),
     buffer: Vec<u8>,
@@ -37,6 +42,9 @@ struct Leaving {
     owed: [u64; 2],
 }
 
+/// What a terminal takes for the end of its input at the beginning of a line: Ctrl-D.
+const END_OF_INPUT: u8 = 4;
+
 const STREAMS: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
 
 /// Moves an execution's pipes until its end; answers the pipes that others still hold.
@@ -44,8 +52,10 @@ pub fn pump(outbox: &Outbox, execution: &Arc<Execution>, ends: Ends, grace: Dura
     let mut pump = Pump {
         execution,
         outbox,
-        outputs: [Some(ends.stdout), Some(ends.stderr)],
+        outputs: [Some(ends.stdout), ends.stderr],
         stdin: ends.stdin,
+        terminal: ends.terminal,
+        end_typed: false,
         input: (Vec::new(), 0),
         buffer: Vec::with_capacity(PUMP_BUFFER_BYTES),
     };
@@ -64,7 +74,8 @@ pub fn pump(outbox: &Outbox, execution: &Arc<Execution>, ends: Ends, grace: Dura
     let held = pump.outputs;
     execution.finish(held.iter().any(Option::is_some));
     outbox.offer(execution);
-    held
+    // A terminal that is closed hangs up whoever is left on it; nobody is to write into one without end.
+    if pump.terminal { [None, None] } else { held }
 }
 
 /// Reads and forgets what others write into an ended execution's pipes, so that they are neither stopped nor killed by
@@ -183,6 +194,11 @@ impl Pump<'_> {
                 bytes
             }
             Err(Errno::AGAIN | Errno::INTR) => 0,
+            // Nobody has the terminal any more.
+            Err(Errno::IO) if self.terminal => {
+                self.outputs[which] = None;
+                0
+            }
             Err(errno) => {
                 say(format_args!("cannot read from execution {}: {}", self.execution.channel, reason(errno)));
                 self.outputs[which] = None;
@@ -204,10 +220,23 @@ impl Pump<'_> {
             return;
         }
         if orders.has_input && !self.has_input() {
-            self.input = (self.execution.take_input(std::mem::take(&mut self.input.0)), 0);
+            let taken = self.execution.take_input(std::mem::take(&mut self.input.0));
+            let taken = match &self.stdin {
+                Some(terminal) if self.terminal => terminal::typed(terminal, taken),
+                _ => taken,
+            };
+            self.input = (taken, 0);
         } else if orders.input_ended && !self.has_input() {
-            self.stdin = None;
-            self.input = (Vec::new(), 0);
+            // A terminal has no end of its input but the character that says so to a program which reads lines.
+            let end = if self.terminal && !std::mem::replace(&mut self.end_typed, true) {
+                vec![END_OF_INPUT]
+            } else {
+                Vec::new()
+            };
+            if end.is_empty() {
+                self.stdin = None;
+            }
+            self.input = (end, 0);
         }
     }
 

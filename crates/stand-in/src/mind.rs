@@ -74,7 +74,11 @@ impl Mind {
                 let undone = Err(refusal(AgentErrorKind::Undone, "it never arrived"));
                 vec![reply(call, self.effects.get(&effect).unwrap_or(&undone))]
             }
-            Request::Ping | Request::Remove { .. } => vec![reply(call, &Ok(Reply::Done))],
+            Request::Input(input) => {
+                let taken = input.offset + input.bytes.len() as u64;
+                vec![reply(call, &Ok(Reply::Input { taken, closed: input.end }))]
+            }
+            Request::Ping | Request::Resize { .. } | Request::Remove { .. } => vec![reply(call, &Ok(Reply::Done))],
             Request::MakeDirectory { path, .. } => vec![reply(call, &Ok(Reply::Entry(directory(path))))],
             Request::List { .. } => vec![reply(call, &Ok(Reply::Entries { entries: Vec::new(), truncated: false }))],
             Request::DeletedOpenFiles => vec![reply(call, &Ok(Reply::Sentences { sentences: Vec::new() }))],

@@ -86,6 +86,8 @@ codes! {
     CheckpointRefused = "checkpoint_refused", 409;
     /// The execution has already ended.
     ExecutionNotRunning = "execution_not_running", 409;
+    /// Input was given at a place before which bytes are missing; nothing was taken.
+    InputGap = "input_gap", 409;
     /// The call with this key is under way.
     OperationInProgress = "operation_in_progress", 409;
     /// The key was cancelled before its call came.

@@ -6,6 +6,10 @@ pub const REQUEST_BODY_BYTES_MAX: usize = 4 << 20;
 pub const COMMAND_BYTES_MAX: usize = 1 << 20;
 /// Input that one call may give to an execution, in bytes. Encoded, it fits into a request with the longest command.
 pub const STDIN_BYTES_MAX: usize = 2 << 20;
+/// How long a guest may take to answer to a piece of input or another size of a terminal, in milliseconds.
+pub const INPUT_ANSWER_MS_MAX: u64 = 20_000;
+/// How long a piece of input waits for a program to read, unless the call says otherwise, in milliseconds.
+pub const INPUT_WAIT_MS_DEFAULT: u64 = 10_000;
 /// Most environment variables that one call may set.
 pub const ENV_VARS_MAX: usize = 1024;
 /// Bytes of output kept from the start of an execution.
@@ -14,6 +18,8 @@ pub const OUTPUT_HEAD_BYTES: usize = 8 << 20;
 pub const OUTPUT_TAIL_BYTES: usize = 8 << 20;
 /// Output that one read answers at most, in bytes.
 pub const OUTPUT_PAGE_BYTES_MAX: usize = 1 << 20;
+/// Output that one piece of a stream of events brings at most, in bytes.
+pub const FOLLOW_PIECE_BYTES_MAX: usize = 64 << 10;
 /// Executions that a sandbox keeps on record.
 pub const EXECUTIONS_RETAINED_MAX: usize = 1024;
 /// Output that all executions of one sandbox keep together, in bytes. Beyond it the oldest ended ones lose theirs.

@@ -63,7 +63,10 @@ actions! {
     ListExecutions "list_executions" Needs::Scopes(&[Executions]);
     ShowExecution "show_execution" Needs::Scopes(&[Executions]);
     ReadOutput "read_output" Needs::Scopes(&[Executions]);
+    FollowExecution "follow_execution" Needs::Scopes(&[Executions]);
     SignalExecution "signal_execution" Needs::Scopes(&[Executions]);
+    WriteInput "write_input" Needs::Scopes(&[Executions]);
+    ResizeTerminal "resize_terminal" Needs::Scopes(&[Executions]);
     CancelExecution "cancel_execution" Needs::Scopes(&[Executions]);
     ReadFile "read_file" Needs::Scopes(&[Files]);
     WriteFile "write_file" Needs::Scopes(&[Files]);

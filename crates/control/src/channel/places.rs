@@ -55,6 +55,8 @@ impl Places {
             | Request::Spawn(_)
             | Request::Signal { .. }
             | Request::Forget { .. }
+            | Request::Resize { .. }
+            | Request::Input(_)
             | Request::DeletedOpenFiles
             | Request::Outcome { .. }
             | Request::Ping => return Ok(None),

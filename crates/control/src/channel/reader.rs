@@ -134,8 +134,11 @@ fn take(shared: &Shared, frame: Frame, oom: &OomAlarm) -> Result<(), FrameError>
         }
         Kind::GuestCredit => {
             let consumed = decode_credit(kind, &frame.payload)?;
-            if let Some(window) = shared.intake().windows.get(&frame.channel) {
+            let intake = shared.intake();
+            if let Some(window) = intake.windows.get(&frame.channel) {
                 window.consumed(consumed)?;
+            } else if let Some(Incoming::Execution(execution)) = intake.channels.get(&frame.channel) {
+                execution.input_consumed();
             }
         }
         Kind::Quiesced => {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use remuda_guest_proto::{FrameError, Kind, OutputChunk, Stream, WINDOW_BYTES};
-use remuda_types::wire::{Execution, OutputStream};
+use remuda_types::wire::{Execution, OutputStream, TerminalSize};
 use remuda_types::{Error, ErrorCode, ExecutionId, ExecutionState};
 use tokio::sync::watch;
 
@@ -39,6 +39,8 @@ pub(crate) struct ExecutionCell {
     inner: Mutex<Inner>,
     /// Moves at every change: more output, another state.
     moved: watch::Sender<u64>,
+    /// Moves when its program has taken in input.
+    input_moved: watch::Sender<u64>,
 }
 
 struct Inner {
@@ -82,6 +84,7 @@ impl ExecutionCell {
                 admitted: false,
             }),
             moved: watch::Sender::new(0),
+            input_moved: watch::Sender::new(0),
         })
     }
 
@@ -165,6 +168,26 @@ impl ExecutionCell {
         inner.log.note(note(now_unix_ms(), &Fact::Spawned { pid }), false);
         drop(inner);
         self.tell();
+    }
+
+    /// The agent told that its program has taken in input.
+    pub(crate) fn input_consumed(&self) {
+        self.input_moved.send_modify(|n| *n += 1);
+    }
+
+    /// What moves when its program has taken in input.
+    pub(crate) fn input_moves(&self) -> watch::Receiver<u64> {
+        self.input_moved.subscribe()
+    }
+
+    /// Its terminal has another size.
+    pub(crate) fn resized(&self, size: TerminalSize) {
+        let mut inner = self.inner();
+        if !inner.known.state.is_final() {
+            inner.known.head.pty = Some(size);
+            inner.log.note(note(now_unix_ms(), &Fact::Resized { size }), true);
+            self.write(inner);
+        }
     }
 
     /// It never started.

@@ -1,6 +1,6 @@
 //! What a log says of its execution: the record it begins with and what became of it, as notes in JSON.
 
-use remuda_types::wire::Execution;
+use remuda_types::wire::{Execution, TerminalSize};
 use remuda_types::{ExecutionId, ExecutionState, SandboxId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -30,6 +30,12 @@ pub(crate) struct Head {
     /// How long its machine had run by then, in milliseconds; its time limit is counted from there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) began_ms: Option<u64>,
+    /// Whether its standard input comes in pieces.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) stdin_open: bool,
+    /// Size of its terminal, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pty: Option<TerminalSize>,
     /// In a branch: the execution of the source that it goes on from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) origin: Option<ExecutionId>,
@@ -49,6 +55,8 @@ pub(crate) enum KilledFor {
 pub(crate) enum Fact {
     /// The agent started it.
     Spawned { pid: u32 },
+    /// Its terminal has another size.
+    Resized { size: TerminalSize },
     /// The server is about to kill it.
     KilledFor { why: KilledFor },
     /// It ended; nothing comes behind this.
@@ -103,6 +111,7 @@ impl Known {
     pub(crate) fn learn(&mut self, fact: Fact) {
         match fact {
             Fact::Spawned { pid } => self.pid = Some(pid),
+            Fact::Resized { size } => self.head.pty = Some(size),
             Fact::KilledFor { why } => self.killed_for = Some(why),
             Fact::Ended(end) => {
                 self.state = end.state;
@@ -133,6 +142,8 @@ impl Known {
             ended_at_ms: self.ended_at_ms,
             output_bytes,
             output_truncated,
+            stdin_open: self.head.stdin_open,
+            pty: self.head.pty,
             origin: self.head.origin.clone(),
             stdout: None,
             stderr: None,

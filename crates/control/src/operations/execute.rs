@@ -6,12 +6,12 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use remuda_guest_proto::{Program, Reply, Request, Spawn};
+use remuda_guest_proto::{CALLS_WITH_INPUT, Program, PtySize, Reply, Request, Spawn};
 use remuda_journal::Reservation;
 use remuda_types::limits::{
     COMMAND_BYTES_MAX, ENV_VARS_MAX, EXECUTION_TIMEOUT_MS_MAX, PATH_BYTES_MAX, STDIN_BYTES_MAX, WAIT_MS_MAX,
 };
-use remuda_types::wire::{Execution, StartExecution};
+use remuda_types::wire::{Execution, StartExecution, TerminalSize};
 use remuda_types::{Error, ErrorCode, ExecutionId, SandboxId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -35,6 +35,8 @@ const GRACE_MS: u64 = 2_000;
 pub(crate) const CWD_DEFAULT: &str = "/workspace";
 /// Whose commands and files they are unless they say otherwise.
 pub(crate) const USER_DEFAULT: &str = "user";
+/// What a program on a terminal is told of it unless the call says otherwise.
+const TERM_DEFAULT: &str = "xterm-256color";
 const SIGKILL: i32 = 9;
 
 /// Starts a command. That it was admitted is the outcome: whoever wants to waits for the record.
@@ -117,6 +119,13 @@ impl Spawning {
         let stdin = input(&request)?;
         let working = cell.life.work().begin();
         let live = cell.live()?.clone();
+        if (request.stdin_open || request.pty.is_some()) && live.channel.calls() < CALLS_WITH_INPUT {
+            return Err(crate::errors::channel(&cell.id, ChannelError::Outdated));
+        }
+        let mut env = request.env;
+        if request.pty.is_some() {
+            env.entry("TERM".into()).or_insert_with(|| TERM_DEFAULT.into());
+        }
         let effect = next_effect();
         let execution = cell.executions.prepare(Head {
             id: ExecutionId::from_entropy(id_entropy()?),
@@ -127,6 +136,8 @@ impl Spawning {
             effect: Some(effect),
             timeout_ms: request.timeout_ms,
             began_ms: Some(live.clock.elapsed_ms()),
+            stdin_open: request.stdin_open || request.pty.is_some(),
+            pty: request.pty,
             origin: None,
         });
         let spawn = Spawn {
@@ -134,10 +145,11 @@ impl Spawning {
             effect,
             program,
             cwd: request.cwd.unwrap_or_else(|| CWD_DEFAULT.into()),
-            env: request.env,
+            env,
             user: request.user.unwrap_or_else(|| USER_DEFAULT.into()),
-            stdin: stdin.is_some(),
+            stdin: stdin.is_some() || request.stdin_open,
             grace_ms: GRACE_MS,
+            pty: request.pty.map(|TerminalSize { cols, rows }| PtySize { cols, rows }),
         };
         Ok(Spawning { cell: cell.clone(), live, execution, spawn, stdin, working })
     }
@@ -360,6 +372,16 @@ fn input(request: &StartExecution) -> Result<Option<Bytes>, Error> {
     Ok(Some(bytes))
 }
 
+/// A terminal of no size is none.
+pub(crate) fn check_size(size: TerminalSize) -> Result<(), Error> {
+    if size.cols == 0 || size.rows == 0 {
+        let message =
+            format!("a terminal of {} columns and {} rows has no place for a character", size.cols, size.rows);
+        return Err(Error::new(ErrorCode::InvalidRequest, message).remedy("give at least one of each"));
+    }
+    Ok(())
+}
+
 fn check(request: &StartExecution) -> Result<(), Error> {
     let invalid = |message: String| Err(Error::new(ErrorCode::InvalidRequest, message));
     let texts = || {
@@ -387,6 +409,14 @@ fn check(request: &StartExecution) -> Result<(), Error> {
     {
         let message = format!("cwd must be an absolute path of at most {PATH_BYTES_MAX} bytes, as in /workspace/src");
         return invalid(message);
+    }
+    if let Some(size) = request.pty {
+        check_size(size)?;
+    }
+    if (request.pty.is_some() || request.stdin_open) && (request.stdin.is_some() || request.stdin_base64.is_some()) {
+        return invalid(
+            "input that comes in pieces is not given with the call: leave out stdin and stdin_base64".into(),
+        );
     }
     match request.timeout_ms {
         Some(ms) if !(1..=EXECUTION_TIMEOUT_MS_MAX).contains(&ms) => {

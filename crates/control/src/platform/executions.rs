@@ -10,11 +10,34 @@ use remuda_types::{Error, ErrorCode, ExecutionId, SandboxId};
 use super::{Known, Platform};
 use crate::access::Action;
 use crate::caller::Caller;
-use crate::executions::{Executions, Retention};
+use crate::executions::{ExecutionCell, Executions, Retention};
 use crate::operation::{Answered, Call, operate};
 use crate::operations::execute::{CancelExecution, Execute, SendSignalTo};
 use crate::records::{self, ExecutionDoc};
 use crate::stream::{OutputQuery, OutputSlice};
+
+/// Reads one execution's output piece by piece, for as long as its caller may.
+#[derive(Debug)]
+pub struct OutputFollower {
+    caller: Caller,
+    cell: Arc<ExecutionCell>,
+}
+
+impl OutputFollower {
+    /// The execution as it stands.
+    pub fn show(&self) -> Execution {
+        self.cell.show_short()
+    }
+
+    /// What comes at an offset, after waiting for it.
+    ///
+    /// # Errors
+    /// `unauthorized` where the caller's key is no more; `internal` where its log can't be read.
+    pub async fn read(&self, query: OutputQuery) -> Result<OutputSlice, Error> {
+        self.caller.may(Action::FollowExecution)?;
+        self.cell.read(query).await
+    }
+}
 
 impl Platform {
     /// Runs a command; waits for its end as long as the request says. Waiting is no part of the operation: a repeated
@@ -136,6 +159,21 @@ impl Platform {
             // What there is now; nobody waits for more of a server that ends.
             () = self.closed() => execution.read(OutputQuery { wait: Duration::ZERO, ..query }).await,
         }
+    }
+
+    /// A reader that goes on with an execution's output as it comes.
+    ///
+    /// # Errors
+    /// As for [`Platform::execution`].
+    pub async fn follow_output(
+        &self,
+        caller: &Caller,
+        id: &SandboxId,
+        execution: &ExecutionId,
+    ) -> Result<OutputFollower, Error> {
+        caller.may(Action::FollowExecution)?;
+        let cell = self.on_record(caller, id, Some(execution)).await?.get(execution, id)?;
+        Ok(OutputFollower { caller: caller.clone(), cell })
     }
 
     /// Sends a signal to an execution's process group.

@@ -8,12 +8,14 @@ mod doctor;
 mod executions;
 mod files;
 mod history;
+mod input;
 mod operations;
 mod sandboxes;
 mod sight;
 mod snapshots;
 mod webhooks;
 
+pub use executions::OutputFollower;
 pub(crate) use webhooks::may_have_webhooks;
 
 use std::collections::{BTreeSet, HashSet};

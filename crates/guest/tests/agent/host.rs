@@ -382,6 +382,7 @@ impl Host {
             user: user.to_owned(),
             stdin: false,
             grace_ms: 200,
+            pty: None,
         }
     }
 

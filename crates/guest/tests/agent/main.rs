@@ -12,4 +12,5 @@ mod nonsense;
 mod output;
 mod quiescing;
 mod stdin;
+mod terminal;
 mod trees;

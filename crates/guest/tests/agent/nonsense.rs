@@ -142,6 +142,7 @@ fn mad_frame() -> impl Strategy<Value = Vec<u8>> {
                 user: user.clone(),
                 stdin: flag,
                 grace_ms: effect,
+                pty: (flag && channel > 2).then_some(PtySize { cols: channel as u16, rows: u16::MAX }),
             })
         };
         let request = match effect {
@@ -152,7 +153,15 @@ fn mad_frame() -> impl Strategy<Value = Vec<u8>> {
             4 => Request::Forget { channel },
             5 => spawn(Program::Argv(vec!["cat".to_owned(), path.clone()])),
             6 => spawn(Program::Script("echo x; cat".to_owned())),
-            7 => Request::DeletedOpenFiles,
+            7 if flag => Request::DeletedOpenFiles,
+            7 => Request::Resize { channel, size: PtySize { cols: 0, rows: channel as u16 } },
+            8 if flag => Request::Input(Input {
+                channel,
+                writer: user,
+                offset: u64::from(channel),
+                bytes: path.into_bytes(),
+                end: channel == 0,
+            }),
             _ => Request::Ping,
         };
         serde_json::to_vec(&request).unwrap()

@@ -39,6 +39,33 @@ pub struct StartExecution {
     /// The same in base64, for input that is no text; at most 2 MiB once decoded. Give one of the two at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin_base64: Option<String>,
+    /// Whether its standard input stays open and comes in pieces, by `POST …/executions/{execution}/stdin`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stdin_open: bool,
+    /// A terminal of this size: its output is one stream, and its input comes in pieces. `TERM` is `xterm-256color`
+    /// unless `env` says otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pty: Option<TerminalSize>,
+}
+
+/// Size of a terminal, in characters. `POST …/executions/{id}/resize` takes it too; to give the same size twice is to
+/// give it once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TerminalSize {
+    /// Columns, at least 1.
+    pub cols: u16,
+    /// Rows, at least 1.
+    pub rows: u16,
+}
+
+/// `POST …/executions/{id}/stdin`: how much of the input was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct InputTaken {
+    /// Bytes of this writer that the guest has: where the next piece begins.
+    pub taken: u64,
+    /// Whether no more is wanted: the input was closed, or the execution has ended.
+    pub closed: bool,
 }
 
 /// One execution.
@@ -67,6 +94,12 @@ pub struct Execution {
     pub output_bytes: u64,
     /// Whether the middle of the output was dropped at the retention limit.
     pub output_truncated: bool,
+    /// Whether its standard input comes in pieces.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stdin_open: bool,
+    /// Size of its terminal, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pty: Option<TerminalSize>,
     /// In a branch: the execution of the source that this one goes on from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<ExecutionId>,
@@ -122,6 +155,30 @@ pub struct OutputPage {
     /// Its exit code, once it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
+}
+
+/// Data of an `output` event of `GET …/executions/{id}/events`: one of `text` and `base64`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FollowedOutput {
+    /// Place of the first byte in the one log of both streams.
+    pub offset: u64,
+    /// Which stream it came from.
+    pub stream: OutputStream,
+    /// The bytes, where they are text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// The bytes in base64, where they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base64: Option<String>,
+}
+
+/// Data of a `gap` event: output that was dropped at the retention limit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FollowedGap {
+    /// Place of the first byte that is missing.
+    pub offset: u64,
+    /// Bytes that are missing.
+    pub missed: u64,
 }
 
 /// `POST …/executions/{id}/signal`.

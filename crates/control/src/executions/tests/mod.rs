@@ -46,6 +46,8 @@ fn head(channel: u32) -> Head {
         effect: Some(7),
         timeout_ms: None,
         began_ms: None,
+        stdin_open: false,
+        pty: None,
         origin: None,
     }
 }
