@@ -22,8 +22,19 @@ pub struct Stand {
 
 /// Prints the output from its beginning: to its end where `follow`, else what there is.
 pub async fn follow(client: &Client, id: &SandboxId, execution: &ExecutionId, follow: bool) -> anyhow::Result<Stand> {
+    follow_from(client, id, execution, 0, follow).await
+}
+
+/// Prints the output from this place on.
+pub async fn follow_from(
+    client: &Client,
+    id: &SandboxId,
+    execution: &ExecutionId,
+    mut offset: u64,
+    follow: bool,
+) -> anyhow::Result<Stand> {
     let wait = if follow { Duration::from_secs(WAIT_SECONDS) } else { Duration::ZERO };
-    let (mut offset, mut dropped) = (0, 0);
+    let mut dropped = 0;
     loop {
         let query = OutputQuery { offset, wait, stream: None };
         let page = client.output(id, execution, &query).await?;

@@ -10,6 +10,7 @@ mod data_dir;
 mod embedded;
 mod failure;
 mod follow;
+mod interactive;
 mod local_server;
 mod open_files;
 mod parts;

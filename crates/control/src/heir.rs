@@ -57,7 +57,7 @@ impl Heir {
     /// # Errors
     /// The agent does not answer, or makes no sense.
     pub(crate) async fn take_over(&self, live: &Arc<Live>) -> Result<(), ChannelError> {
-        let running = self.executions.running();
+        let running = self.executions.open();
         for execution in &running {
             live.channel.attach_execution(execution.channel, execution.clone());
         }

@@ -34,6 +34,8 @@ pub const EXECUTIONS_CONCURRENT_MAX: usize = 128;
 pub const WAIT_MS_MAX: u64 = 3_600_000;
 /// Longest time limit of an execution, in milliseconds.
 pub const EXECUTION_TIMEOUT_MS_MAX: u64 = 86_400_000;
+/// How long a guest may take to confirm the end of an execution that was killed, in milliseconds of running time.
+pub const KILL_CONFIRM_MS_MAX: u64 = 10_000;
 /// How long a sandbox lives unless it is told otherwise, in milliseconds.
 pub const TIMEOUT_MS_DEFAULT: u64 = 3_600_000;
 /// How long a sandbox may live at most unless the server is set otherwise, in milliseconds.

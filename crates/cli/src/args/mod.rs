@@ -101,6 +101,8 @@ pub enum Command {
     Show(One),
     /// Run a command in a sandbox
     Exec(Exec),
+    /// Join this terminal to that of an execution, or follow one without a terminal
+    Attach(Attach),
     /// List the executions of a sandbox
     Ps(One),
     /// Print the output of an execution
@@ -298,6 +300,10 @@ pub struct Exec {
     /// to its end before the command starts
     #[arg(short = 'i', long)]
     pub stdin: bool,
+    /// Give it a terminal, joined to the one here; with -i what is typed goes there, Ctrl-C too, and Ctrl-P Ctrl-Q leaves
+    /// it running
+    #[arg(short = 't', long, conflicts_with_all = ["detach", "json"])]
+    pub tty: bool,
     /// Kill it after this running time, such as 90s, 5m or 1h, and 24h at most; a bare number counts seconds
     #[arg(long, value_name = "TIME", value_parser = time_limit)]
     pub timeout: Option<Duration>,
@@ -325,6 +331,18 @@ pub struct Exec {
 
 const EXEC_AFTER_HELP: &str = "\
 Without -i nothing is read here: the command's standard input is /dev/null, also where something is piped in.";
+
+#[derive(Debug, Args)]
+pub struct Attach {
+    #[command(flatten)]
+    pub sandbox: One,
+    /// Execution, as printed by `exec --detach` and `ps`
+    #[arg(value_name = "EXECUTION", value_parser = execution_id)]
+    pub execution: ExecutionId,
+    /// Only look: nothing that is typed here goes there
+    #[arg(long)]
+    pub view: bool,
+}
 
 #[derive(Debug, Args)]
 pub struct Logs {

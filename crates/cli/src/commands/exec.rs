@@ -7,12 +7,13 @@ use remuda_types::wire::{CancelOperation, CancelResult, Execution, ExecutionList
 use remuda_types::{ExecutionId, Key, SandboxId};
 
 use super::DONE;
-use crate::args::{Exec, Global, Logs};
+use crate::args::{Attach, Exec, Global, Logs};
 use crate::connection::connect;
 use crate::failure::{Failure, NEGATIVE};
-use crate::follow::{Stand, follow};
+use crate::follow::{Stand, follow, follow_from};
+use crate::interactive::Left;
 use crate::signals::Signals;
-use crate::{print, stdin};
+use crate::{interactive, print, stdin};
 
 /// The kind of operation that starts a command.
 const EXECUTE: &str = "execute";
@@ -31,7 +32,13 @@ pub async fn run(global: &Global, args: Exec) -> anyhow::Result<u8> {
         timeout_ms: args.timeout.map(|time| u64::try_from(time.as_millis())).transpose()?,
         ..StartExecution::default()
     };
-    if args.stdin {
+    if args.tty {
+        interactive::needs_terminal()?;
+        request.pty = Some(interactive::size());
+        if let Ok(name) = std::env::var("TERM") {
+            request.env.entry("TERM".to_owned()).or_insert(name);
+        }
+    } else if args.stdin {
         request = with_stdin(request, stdin::read()?);
     }
     // Before the start: a signal that comes while the command starts is for the command too.
@@ -56,6 +63,9 @@ pub async fn run(global: &Global, args: Exec) -> anyhow::Result<u8> {
         }
         return Ok(DONE);
     };
+    if args.tty {
+        return joined(&client, &execution, 0, args.stdin, signals).await;
+    }
     if global.json {
         let ended = passing_signals(&client, &execution, signals, wait(&client, &execution)).await?;
         print::json(&ended)?;
@@ -64,6 +74,47 @@ pub async fn run(global: &Global, args: Exec) -> anyhow::Result<u8> {
     let output = follow(&client, &id, &execution.id, true);
     let stand = passing_signals(&client, &execution, signals, output).await.map_err(|e| still_there(&execution, e))?;
     exit_code(&stand)
+}
+
+/// How much of a terminal's past is shown to whoever joins it, in bytes.
+const SCROLLBACK_BYTES: u64 = 64 << 10;
+
+/// Joins the terminal here to an execution's until that has ended or was left.
+async fn joined(
+    client: &Client,
+    execution: &Execution,
+    offset: u64,
+    types: bool,
+    signals: &mut Signals,
+) -> anyhow::Result<u8> {
+    let Execution { id, sandbox, .. } = execution;
+    let session = interactive::join(client, sandbox, id, offset, types);
+    match passing_signals(client, execution, signals, session).await.map_err(|e| still_there(execution, e))? {
+        Left::Ended(stand) => exit_code(&stand),
+        Left::Detached => {
+            eprintln!("left; it goes on: `remuda attach {sandbox} {id}`");
+            Ok(DONE)
+        }
+    }
+}
+
+/// Joins an execution's terminal; of one without, prints what comes from now on.
+pub async fn attach(global: &Global, args: &Attach) -> anyhow::Result<u8> {
+    let client = connect(global)?;
+    let (id, execution) = (&args.sandbox.id, &args.execution);
+    let now = client.execution(id, execution, Duration::ZERO).await?;
+    let mut signals = Signals::take()?;
+    if now.pty.is_none() || now.state.is_final() {
+        let from = if now.state.is_final() { 0 } else { now.output_bytes };
+        let output = follow_from(&client, id, execution, from, true);
+        if args.view {
+            return exit_code(&output.await?);
+        }
+        let stand = passing_signals(&client, &now, &mut signals, output).await.map_err(|e| still_there(&now, e))?;
+        return exit_code(&stand);
+    }
+    interactive::needs_terminal()?;
+    joined(&client, &now, now.output_bytes.saturating_sub(SCROLLBACK_BYTES), !args.view, &mut signals).await
 }
 
 /// The start of a command: one call with one key.

@@ -39,6 +39,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Resume(args) => sandboxes::resume(global, args).await,
         Command::Rm(args) => sandboxes::remove(global, args).await,
         Command::Exec(args) => exec::run(global, args).await,
+        Command::Attach(args) => exec::attach(global, &args).await,
         Command::Ps(args) => exec::list(global, &args.id).await,
         Command::Logs(args) => exec::logs(global, &args).await,
         Command::Cancel(args) => cancel::run(global, args).await,

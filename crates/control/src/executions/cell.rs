@@ -7,21 +7,20 @@ use std::time::Duration;
 
 use remuda_guest_proto::{FrameError, Kind, OutputChunk, Stream, WINDOW_BYTES};
 use remuda_types::wire::{Execution, OutputStream, TerminalSize};
-use remuda_types::{Error, ErrorCode, ExecutionId, ExecutionState};
+use remuda_types::{ExecutionId, ExecutionState};
 use tokio::sync::watch;
 
 use super::keeper::{self, Keeper};
 use super::record::{Fact, Head, KilledFor, Known, note, read};
 use crate::clock::now_unix_ms;
-use crate::output::{self, Burial, Files, OutputLog, Page, Records, Refused, Write};
-use crate::stream::{OutputQuery, OutputSlice};
+use crate::output::{self, Burial, Files, OutputLog, Refused, Write};
 
 /// Exit code of an execution that was killed at its time limit, as `timeout` has it.
 const EXIT_TIMED_OUT: i32 = 124;
 /// Exit code of an execution that was cancelled: killed by signal 9.
 const EXIT_CANCELLED: i32 = 137;
 /// Up to so many bytes a log is written and read where one stands; more of it by a thread that may block.
-const INLINE_BYTES_MAX: u64 = 64 << 10;
+pub(super) const INLINE_BYTES_MAX: u64 = 64 << 10;
 /// Between two attempts to write what could not be written. A disk tells nobody when it has space again.
 const WRITE_AGAIN_EVERY: Duration = Duration::from_millis(500);
 
@@ -34,18 +33,18 @@ pub(crate) struct ExecutionCell {
     pub(crate) id: ExecutionId,
     /// Its channel to the agent, also the agent's name for it.
     pub(crate) channel: u32,
-    me: Weak<ExecutionCell>,
+    pub(super) me: Weak<ExecutionCell>,
     keeper: Arc<Keeper>,
     inner: Mutex<Inner>,
     /// Moves at every change: more output, another state.
-    moved: watch::Sender<u64>,
+    pub(super) moved: watch::Sender<u64>,
     /// Moves when its program has taken in input.
     input_moved: watch::Sender<u64>,
 }
 
-struct Inner {
-    known: Known,
-    log: OutputLog,
+pub(super) struct Inner {
+    pub(super) known: Known,
+    pub(super) log: OutputLog,
     credited: u64,
     credit: Option<Credit>,
     /// A thread writes, or waits to try again; nobody else does meanwhile.
@@ -56,6 +55,8 @@ struct Inner {
     counted: bool,
     /// Whether it is on record; before, nothing is written.
     admitted: bool,
+    /// Whether the guest has said its last word of it, or never will.
+    agent_done: bool,
 }
 
 impl std::fmt::Debug for Inner {
@@ -82,13 +83,14 @@ impl ExecutionCell {
                 failing: false,
                 counted: false,
                 admitted: false,
+                agent_done: false,
             }),
             moved: watch::Sender::new(0),
             input_moved: watch::Sender::new(0),
         })
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -122,27 +124,19 @@ impl ExecutionCell {
         self.inner().show()
     }
 
-    /// The record with both outputs, as much as is kept of them.
-    ///
-    /// # Errors
-    /// `internal` where its log can't be read.
-    pub(crate) async fn show_with_output(&self) -> Result<Execution, Error> {
-        let mut shown = self.show();
-        let all = self.read_log(0, |step| output::page(step, 0, None, usize::MAX)).await?;
-        let text = |wanted: OutputStream| {
-            let mut text = Vec::new();
-            let pieces = all.pieces.iter().filter(|piece| piece.stream == wanted);
-            pieces.for_each(|piece| text.extend_from_slice(&piece.bytes));
-            String::from_utf8(text).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
-        };
-        shown.stdout = Some(text(OutputStream::Stdout));
-        shown.stderr = Some(text(OutputStream::Stderr));
-        Ok(shown)
-    }
-
     /// Its state.
     pub(crate) fn state(&self) -> ExecutionState {
         self.inner().known.state
+    }
+
+    /// Whether its output waits for a disk.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.inner().failing
+    }
+
+    /// Whether its end is the server's word alone.
+    pub(crate) fn is_unconfirmed(&self) -> bool {
+        self.inner().known.unconfirmed
     }
 
     /// What its record says of how it was asked for: with its time limit and effect, and the command perhaps cut.
@@ -220,6 +214,13 @@ impl ExecutionCell {
             Stream::Stderr => OutputStream::Stderr,
         };
         let mut inner = self.inner();
+        if inner.known.unconfirmed {
+            // Its log has its end. What comes now is let go, so that the guest gets to its own end.
+            if let Some(credit) = &inner.credit {
+                credit(chunk.offset + chunk.bytes.len() as u64);
+            }
+            return Ok(());
+        }
         inner.log.append(chunk.offset, stream, now_unix_ms(), chunk.bytes).map_err(|refused| {
             let why = match refused {
                 Refused::Gap(missing) => format!("{missing} bytes of an execution's output are missing"),
@@ -242,12 +243,25 @@ impl ExecutionCell {
             tracing::warn!("execution {} ended after {produced} bytes of output, {have} arrived", self.id);
         }
         let code = code.or(signal.map(|n| 128 + n)).map(|c| c.clamp(0, 255));
+        self.inner().agent_done = true;
         match killed_for {
             // A program may end by itself in the moment in which it is killed: then that is what happened.
             Some(KilledFor::TimeOut) if signal.is_some() => self.finish(ExecutionState::TimedOut, Some(EXIT_TIMED_OUT)),
             Some(KilledFor::Cancel) if signal.is_some() => self.finish(ExecutionState::Cancelled, Some(EXIT_CANCELLED)),
             _ => self.finish(ExecutionState::Exited, code),
         }
+        // Of one whose end was told before that is all that is new.
+        self.tell();
+    }
+
+    /// The guest has not confirmed in time that it was killed: that it was is told all the same.
+    pub(crate) fn unconfirmed_end(&self) {
+        let (state, code) = match self.inner().known.killed_for {
+            Some(KilledFor::TimeOut) => (ExecutionState::TimedOut, EXIT_TIMED_OUT),
+            Some(KilledFor::Cancel) => (ExecutionState::Cancelled, EXIT_CANCELLED),
+            None => return,
+        };
+        self.finish_as(state, Some(code), true);
     }
 
     /// Its sandbox ended under it.
@@ -256,12 +270,20 @@ impl ExecutionCell {
         self.finish(state, None);
     }
 
-    /// The first end counts.
     fn finish(&self, state: ExecutionState, exit_code: Option<i32>) {
+        self.finish_as(state, exit_code, false);
+    }
+
+    /// The first end counts.
+    fn finish_as(&self, state: ExecutionState, exit_code: Option<i32>, unconfirmed: bool) {
         let mut inner = self.inner();
+        inner.agent_done |= !unconfirmed;
         if inner.known.state.is_final() {
+            drop(inner);
+            self.tell();
             return;
         }
+        inner.known.unconfirmed = unconfirmed;
         let now = now_unix_ms();
         inner.known.state = state;
         inner.known.exit_code = exit_code;
@@ -269,7 +291,9 @@ impl ExecutionCell {
         if let Some(end) = inner.known.end() {
             inner.log.end(note(now, &Fact::Ended(end)));
         }
-        inner.credit = None;
+        if !unconfirmed {
+            inner.credit = None;
+        }
         if std::mem::take(&mut inner.counted) {
             self.keeper.ended();
         }
@@ -287,6 +311,16 @@ impl ExecutionCell {
         self.until(|inner| inner.known.state.is_final() && inner.log.is_settled()).await;
     }
 
+    /// Waits until its end was told without the guest's word.
+    pub(crate) async fn ended_unconfirmed(&self) {
+        self.until(|inner| inner.known.unconfirmed).await;
+    }
+
+    /// Waits until the guest has said its last word of it, or never will.
+    pub(crate) async fn let_go(&self) {
+        self.until(|inner| inner.agent_done).await;
+    }
+
     async fn until(&self, is: impl Fn(&Inner) -> bool) {
         let mut moved = self.moved.subscribe();
         while !is(&self.inner()) {
@@ -299,82 +333,6 @@ impl ExecutionCell {
     /// Waits until it has ended, or `wait` has passed.
     pub(crate) async fn ended_within(&self, wait: Duration) {
         let _ = tokio::time::timeout(wait, self.ended()).await;
-    }
-
-    /// Reads output by offset; waits for the first byte or the end if there is nothing yet.
-    ///
-    /// # Errors
-    /// `internal` where its log can't be read.
-    pub(crate) async fn read(&self, query: OutputQuery) -> Result<OutputSlice, Error> {
-        let deadline = tokio::time::Instant::now() + query.wait;
-        let mut moved = self.moved.subscribe();
-        loop {
-            moved.mark_unchanged();
-            let slice = self.slice(query).await?;
-            if !slice.records.is_empty() || slice.skipped_bytes > 0 || slice.complete {
-                return Ok(slice);
-            }
-            if !matches!(tokio::time::timeout_at(deadline, moved.changed()).await, Ok(Ok(()))) {
-                return Ok(slice);
-            }
-        }
-    }
-
-    async fn slice(&self, query: OutputQuery) -> Result<OutputSlice, Error> {
-        let offset = query.offset.min(self.inner().log.produced());
-        let page: Page =
-            self.read_log(offset, move |step| output::page(step, offset, query.stream, query.max_bytes)).await?;
-        let inner = self.inner();
-        Ok(OutputSlice {
-            // Nothing comes after an end: what was read up to here is all.
-            complete: inner.known.state.is_final() && page.next_offset == inner.log.produced(),
-            records: page.pieces.into_iter().map(|piece| (piece.offset, piece.stream, piece.bytes)).collect(),
-            next_offset: page.next_offset,
-            skipped_bytes: page.skipped_bytes,
-            state: inner.known.state,
-            exit_code: inner.known.exit_code,
-        })
-    }
-
-    /// Reads records by number, as they were written, each with its time; at most `bytes_max` bytes and a record
-    /// more. What waits to be written has no number yet and is not there.
-    ///
-    /// # Errors
-    /// `internal` where its log can't be read.
-    pub(crate) async fn records(&self, sequence: u64, bytes_max: usize) -> Result<Records, Error> {
-        let me = self.me.upgrade();
-        let read = move |cell: &ExecutionCell| {
-            output::records(|sequence| cell.inner().log.step_to_record(sequence), sequence, bytes_max)
-        };
-        let found = match me.filter(|_| self.inner().log.written() > INLINE_BYTES_MAX) {
-            Some(me) => blocking(move || read(&me)).await,
-            None => read(self),
-        };
-        found.map_err(|e| self.unreadable(&e))
-    }
-
-    /// Asks the log, by a thread that may block where that may take long.
-    async fn read_log<T: Send + 'static>(
-        &self,
-        offset: u64,
-        read: impl FnOnce(&mut dyn FnMut(u64) -> io::Result<output::Step>) -> io::Result<T> + Send + 'static,
-    ) -> Result<T, Error> {
-        let long = {
-            let inner = self.inner();
-            inner.log.written() > INLINE_BYTES_MAX && offset < inner.log.written()
-        };
-        let found = match self.me.upgrade().filter(|_| long) {
-            Some(me) => blocking(move || read(&mut |offset| me.inner().log.step(offset))).await,
-            None => read(&mut |offset| self.inner().log.step(offset)),
-        };
-        found.map_err(|e| self.unreadable(&e))
-    }
-
-    fn unreadable(&self, e: &io::Error) -> Error {
-        tracing::error!("failed to read the log of execution {}: {e}", self.id);
-        Error::new(ErrorCode::Internal, format!("the output of execution {} can't be read", self.id))
-            .cause(e)
-            .remedy("look into the server's log, and check the data directory's disk")
     }
 
     /// Writes what waits: at once if it is short, else by a thread that may block.
@@ -539,6 +497,10 @@ impl Inner {
     /// Often enough that the agent's window never closes on a fast reader, and no more often. Always from under the
     /// log's lock: a smaller figure that overtook a greater one would close the window for good.
     fn credit(&mut self) {
+        // Of one whose end was told before the guest's the agent has heard of more than is written.
+        if self.known.unconfirmed {
+            return;
+        }
         let written = self.log.written();
         if written - self.credited >= WINDOW_BYTES / 4
             && let Some(credit) = &self.credit
@@ -568,8 +530,4 @@ impl Inner {
         self.credit();
         unneeded
     }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }

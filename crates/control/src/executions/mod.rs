@@ -14,6 +14,7 @@ mod carried;
 mod cell;
 mod keeper;
 mod places;
+mod reading;
 mod record;
 mod recover;
 mod retention;
@@ -108,6 +109,11 @@ impl Executions {
         self.inner().retained.iter().filter(|cell| !cell.state().is_final()).cloned().collect()
     }
 
+    /// Every one of which the guest may still have something to say: what runs, and what was killed and not confirmed.
+    pub(crate) fn open(&self) -> Vec<Arc<ExecutionCell>> {
+        self.inner().retained.iter().filter(|cell| !cell.state().is_final() || cell.is_unconfirmed()).cloned().collect()
+    }
+
     /// One of them, also one that lost its output.
     pub(crate) fn get(&self, id: &ExecutionId, sandbox: &SandboxId) -> Result<Arc<ExecutionCell>, Error> {
         self.inner().by_id.get(id).cloned().ok_or_else(|| {
@@ -118,7 +124,7 @@ impl Executions {
 
     /// The sandbox ended: so did all that ran in it.
     pub(crate) fn sandbox_ended(&self, out_of_memory: bool) {
-        for execution in self.running() {
+        for execution in self.open() {
             execution.sandbox_ended(out_of_memory);
         }
     }

@@ -75,6 +75,9 @@ pub(crate) struct End {
     /// Whether it lost its output to make room for others.
     #[serde(default)]
     pub(crate) buried: bool,
+    /// Whether the guest has not told it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) unconfirmed: bool,
 }
 
 /// What is kept in memory of a record.
@@ -89,6 +92,7 @@ pub(crate) struct Known {
     pub(crate) ended_at_ms: Option<i64>,
     pub(crate) killed_for: Option<KilledFor>,
     pub(crate) buried: bool,
+    pub(crate) unconfirmed: bool,
 }
 
 impl Known {
@@ -104,6 +108,7 @@ impl Known {
             ended_at_ms: None,
             killed_for: None,
             buried: false,
+            unconfirmed: false,
         }
     }
 
@@ -119,14 +124,15 @@ impl Known {
                 self.pid = end.pid.or(self.pid);
                 self.ended_at_ms = Some(end.ended_at_ms);
                 self.buried = end.buried;
+                self.unconfirmed = end.unconfirmed;
             }
         }
     }
 
     /// How it ended, if it has.
     pub(crate) fn end(&self) -> Option<End> {
-        let (state, exit_code, pid, buried) = (self.state, self.exit_code, self.pid, self.buried);
-        self.ended_at_ms.map(|ended_at_ms| End { state, exit_code, pid, ended_at_ms, buried })
+        let Known { state, exit_code, pid, buried, unconfirmed, .. } = *self;
+        self.ended_at_ms.map(|ended_at_ms| End { state, exit_code, pid, ended_at_ms, buried, unconfirmed })
     }
 
     /// As the API shows it, with as much of the command as is in memory.
@@ -138,6 +144,7 @@ impl Known {
             state: self.state,
             exit_code: self.exit_code,
             pid: self.pid,
+            unconfirmed: self.unconfirmed,
             started_at_ms: self.head.started_at_ms,
             ended_at_ms: self.ended_at_ms,
             output_bytes,
@@ -203,8 +210,14 @@ mod tests {
 
     #[test]
     fn a_fact_is_read_back() {
-        let end =
-            End { state: ExecutionState::TimedOut, exit_code: Some(124), pid: Some(7), ended_at_ms: 5, buried: false };
+        let end = End {
+            state: ExecutionState::TimedOut,
+            exit_code: Some(124),
+            pid: Some(7),
+            ended_at_ms: 5,
+            buried: false,
+            unconfirmed: true,
+        };
         for fact in [Fact::Spawned { pid: 3 }, Fact::KilledFor { why: KilledFor::Cancel }, Fact::Ended(end)] {
             assert_eq!(read::<Fact>(&note(1, &fact)), Some(fact));
         }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use remuda_guest_proto::{CALLS_WITH_INPUT, Program, PtySize, Reply, Request, Spawn};
 use remuda_journal::Reservation;
 use remuda_types::limits::{
-    COMMAND_BYTES_MAX, ENV_VARS_MAX, EXECUTION_TIMEOUT_MS_MAX, PATH_BYTES_MAX, STDIN_BYTES_MAX, WAIT_MS_MAX,
+    COMMAND_BYTES_MAX, ENV_VARS_MAX, EXECUTION_TIMEOUT_MS_MAX, KILL_CONFIRM_MS_MAX, PATH_BYTES_MAX, STDIN_BYTES_MAX,
 };
 use remuda_types::wire::{Execution, StartExecution, TerminalSize};
 use remuda_types::{Error, ErrorCode, ExecutionId, SandboxId};
@@ -162,29 +162,16 @@ impl Spawning {
             execution.not_started();
             return (document_of(&execution), Err(Fault::Failed(e)));
         }
-        let channel = execution.channel;
-        live.channel.attach_execution(channel, execution.clone());
-        let result = match live.channel.call_on(channel, Request::Spawn(spawn)).await {
-            Ok(Reply::Spawned { pid }) => {
-                execution.spawned(pid);
-                if let Some(bytes) = stdin {
-                    feed(&live, channel, bytes);
-                }
-                Ok(())
-            }
-            Ok(other) => Err(Fault::Unknown(crate::errors::channel(&cell.id, crate::channel::unexpected(&other)))),
-            Err(ChannelError::Agent(refusal)) => {
-                live.channel.detach(channel);
-                execution.not_started();
-                let error = Error::new(ErrorCode::SpawnFailed, refusal.message);
-                Err(Fault::Failed(error.remedy("nothing ran; correct the call")))
-            }
-            // Handed over, and the machine ended before it told what became of it.
-            Err(e) => {
-                execution.unknown();
-                let error = crate::errors::channel(&cell.id, e).detail("execution", execution.id.to_string());
+        live.channel.attach_execution(execution.channel, execution.clone());
+        // By itself: a guest that is starved answers when it can, also when nobody waits for it any more.
+        let mut handing = tokio::spawn(hand_over(cell.id.clone(), live.clone(), execution.clone(), spawn, stdin));
+        let result = tokio::select! {
+            biased;
+            handed = &mut handing => handed.unwrap_or_else(|e| {
+                let error = Error::new(ErrorCode::Internal, "a task ended").cause(e);
                 Err(Fault::Unknown(error))
-            }
+            }),
+            () = given_up(&live, &execution) => Ok(()),
         };
         let doc = document_of(&execution);
         if result.is_ok() {
@@ -192,6 +179,75 @@ impl Spawning {
         }
         drop(working);
         (doc, result)
+    }
+}
+
+/// Has the agent start it, and takes note of what became of that.
+async fn hand_over(
+    sandbox: SandboxId,
+    live: Arc<Live>,
+    execution: Arc<ExecutionCell>,
+    spawn: Spawn,
+    stdin: Option<Bytes>,
+) -> Result<(), Fault> {
+    let channel = execution.channel;
+    match live.channel.call_on(channel, Request::Spawn(spawn)).await {
+        Ok(Reply::Spawned { pid }) => {
+            execution.spawned(pid);
+            if let Some(bytes) = stdin {
+                feed(&live, channel, bytes);
+            }
+            Ok(())
+        }
+        Ok(other) => Err(Fault::Unknown(crate::errors::channel(&sandbox, crate::channel::unexpected(&other)))),
+        Err(ChannelError::Agent(refusal)) => {
+            live.channel.detach(channel);
+            execution.not_started();
+            let error = Error::new(ErrorCode::SpawnFailed, refusal.message);
+            Err(Fault::Failed(error.remedy("nothing ran; correct the call")))
+        }
+        // Handed over, and the machine ended before it told what became of it.
+        Err(e) => {
+            execution.unknown();
+            let error = crate::errors::channel(&sandbox, e).detail("execution", execution.id.to_string());
+            Err(Fault::Unknown(error))
+        }
+    }
+}
+
+/// Ends when an execution has ended by the server's word alone, before the guest has answered to its start.
+async fn given_up(live: &Live, execution: &ExecutionCell) {
+    end_at_limit(live, execution).await;
+    execution.ended_unconfirmed().await;
+}
+
+/// Kills an execution at its time limit, where it has one; returns when it has ended, at once where it has none.
+async fn end_at_limit(live: &Live, execution: &ExecutionCell) {
+    let Some(left) = time_left(&execution.head(), live.clock.elapsed_ms()) else { return };
+    tokio::select! {
+        () = execution.ended() => {}
+        () = live.clock.run_for(left) => kill(live, execution, KilledFor::TimeOut).await,
+    }
+}
+
+/// Kills an execution and waits for its end: by the guest's word, or, where that does not come, by the server's.
+async fn kill(live: &Live, execution: &ExecutionCell, why: KilledFor) {
+    execution.will_be_killed(why);
+    let confirmed = async {
+        // Failing means that the channel is gone, and the machine with it.
+        let _ = send_signal(live, execution, SIGKILL).await;
+        execution.ended().await;
+    };
+    tokio::select! {
+        biased;
+        () = confirmed => {}
+        () = async {
+            // Where its output waits for a full disk, its end waits behind that, and the guest is not to blame.
+            while {
+                live.clock.run_for(Duration::from_millis(KILL_CONFIRM_MS_MAX)).await;
+                execution.is_failing()
+            } {}
+        } => execution.unconfirmed_end(),
     }
 }
 
@@ -215,19 +271,15 @@ fn feed(live: &Arc<Live>, channel: u32, bytes: Bytes) {
 pub(crate) fn mind(records: &SandboxRecords, live: Arc<Live>, execution: Arc<ExecutionCell>) {
     let records = records.clone();
     tokio::spawn(async move {
-        if let Some(left) = time_left(&execution.head(), live.clock.elapsed_ms()) {
-            tokio::select! {
-                () = execution.ended() => {}
-                () = live.clock.run_for(left) => {
-                    execution.will_be_killed(KilledFor::TimeOut);
-                    // Failing means that the channel is gone, and the machine with it.
-                    let _ = send_signal(&live, &execution, SIGKILL).await;
-                }
-            }
-        }
+        end_at_limit(&live, &execution).await;
         // Until all of it is written, the agent's copy is the only one that outlives this server.
         execution.settled().await;
         records.soon(records.execution(&document_of(&execution)).into_iter().collect()).await;
+        // Of one that was not confirmed the agent has yet to see the end.
+        tokio::select! {
+            () = execution.let_go() => {}
+            () = live.channel.broken() => return,
+        }
         let _ = live.channel.call(Request::Forget { channel: execution.channel }).await;
     });
 }
@@ -313,11 +365,7 @@ impl Operation for CancelExecution {
 
     async fn run(self, _: &Platform, (live, execution): Self::Plan, _: &Work) -> Ended<Execution> {
         if let Some(live) = live {
-            execution.will_be_killed(KilledFor::Cancel);
-            if let Err(e) = send_signal(&live, &execution, SIGKILL).await {
-                return Ended::from(Err(handed_over(&self.sandbox, e)));
-            }
-            execution.ended_within(Duration::from_millis(WAIT_MS_MAX)).await;
+            kill(&live, &execution, KilledFor::Cancel).await;
         }
         Ended::done(execution.show(), Vec::new())
     }

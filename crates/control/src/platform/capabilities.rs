@@ -47,6 +47,7 @@ impl Platform {
             ("input_answer_ms_max", limits::INPUT_ANSWER_MS_MAX),
             ("input_wait_ms_default", limits::INPUT_WAIT_MS_DEFAULT),
             ("keys_live_ms", self.journal().settings().retention.key_ms.unsigned_abs()),
+            ("kill_confirm_ms_max", limits::KILL_CONFIRM_MS_MAX),
             ("labels_max", limits::LABELS_MAX as u64),
             ("memory_mib_default", u64::from(limits::MEMORY_MIB_DEFAULT)),
             ("disk_mib_max", u64::from(limits::DISK_MIB_MAX)),

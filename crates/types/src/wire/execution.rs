@@ -85,6 +85,10 @@ pub struct Execution {
     /// The leader's pid in the guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
+    /// Whether its end is the server's word alone: it was killed, and the guest has not confirmed it in time, as where it
+    /// is starved. Its processes may still be there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unconfirmed: bool,
     /// When it was admitted, in Unix milliseconds.
     pub started_at_ms: i64,
     /// When its end was seen, in Unix milliseconds.

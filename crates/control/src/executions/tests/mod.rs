@@ -395,3 +395,33 @@ async fn what_an_agent_may_not_send_is_refused() {
     assert!(cell.output(OutputChunk { offset: 1, stream: Stream::Stdout, bytes: b"x" }).is_err());
     assert!(say(&cell, &vec![0; WINDOW_BYTES as usize + 1]).is_err());
 }
+
+#[tokio::test]
+async fn an_end_that_is_not_confirmed_stands_and_the_guest_gets_to_its_own() {
+    let place = place();
+    let executions = at(place.path());
+    let cell = admitted(&executions, 1);
+    let mut agent = Agent::of(&cell);
+    agent.send_now(b"before");
+    cell.unconfirmed_end();
+    assert_eq!(cell.state(), ExecutionState::Running, "nobody has killed it");
+    cell.will_be_killed(KilledFor::TimeOut);
+    cell.unconfirmed_end();
+    let shown = cell.show();
+    assert_eq!((shown.state, shown.exit_code, shown.unconfirmed), (ExecutionState::TimedOut, Some(124), true));
+    assert_eq!((executions.running().len(), executions.open().len()), (0, 1));
+    // What it says from now on is let go, as much as it likes.
+    let piece = vec![b'x'; WINDOW_BYTES as usize / 2];
+    for _ in 0..5 {
+        agent.send(&piece).await;
+    }
+    assert_eq!(text(&cell).await, "before");
+    tokio::time::timeout(Duration::from_millis(1), cell.let_go()).await.unwrap_err();
+    cell.exited(None, Some(9), agent.sent, false);
+    tokio::time::timeout(PATIENCE, cell.let_go()).await.unwrap();
+    assert_eq!(cell.show(), shown, "the first end counts");
+    drop((cell, executions));
+    let found = again(place.path());
+    assert_eq!(found.list()[0], shown);
+    assert_eq!(found.open().len(), 1, "the next server waits for the guest's word too");
+}
