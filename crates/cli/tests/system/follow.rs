@@ -5,11 +5,11 @@ use std::os::unix::net::UnixStream;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use remuda_client::wire::{CreateSnapshot, Execution};
+use remuda_client::wire::{Branch, CreateSnapshot, Execution};
 use remuda_types::{ExecutionId, ExecutionState, SandboxId};
 use serde_json::Value;
 
-use crate::api::{Api, PATIENCE, detached, exited, fork_of};
+use crate::api::{Api, PATIENCE, detached, exited, fork_of, python};
 use crate::restart::Place;
 
 /// A reader that keeps what it has seen whole, as a browser does.
@@ -164,4 +164,32 @@ async fn a_stream_goes_on_across_a_capture_a_fork_and_a_killed_server() {
     }
     let ended = seen.ended.expect("its end is told");
     assert_eq!((ended.state, ended.output_bytes), (ExecutionState::Exited, text.len() as u64));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_million_lines_that_are_forked_in_their_middle_are_complete_on_both_sides() {
+    let api = Api::shared();
+    let sandbox = api.create().await;
+    let id = &sandbox.id;
+    // As `seq 1 1000000`, and slow enough that nobody misses its middle.
+    let counting = "import sys,time\nfor n in range(0, 1000000, 2000):\n  \
+                    sys.stdout.write(''.join(f'{i}\\n' for i in range(n + 1, n + 2001)))\n  sys.stdout.flush()\n  \
+                    time.sleep(0.01)";
+    let (execution, _) = api.background(id, python(counting)).await;
+    let fork = api.client.fork(id, &fork_of(1)).await.unwrap();
+    let at_fork = api.client.execution(id, &execution, std::time::Duration::ZERO).await.unwrap();
+    assert!(!at_fork.state.is_final(), "it was over before it was forked");
+    let Branch::Sandbox(branch) = &fork.branches[0] else { panic!("{fork:?}") };
+    let copy = api.client.executions(&branch.id).await.unwrap().remove(0);
+    assert_eq!(copy.origin.as_ref(), Some(&execution));
+    let expected: String = (1..=1_000_000).map(|n| format!("{n}\n")).collect();
+    for (sandbox, execution) in [(id, &execution), (&branch.id, &copy.id)] {
+        let mut seen = Seen::default();
+        seen.rest(seen.open(&api, sandbox, execution));
+        exited(&seen.ended.unwrap(), 0);
+        assert!(seen.bytes == expected.as_bytes(), "{} of {} bytes", seen.bytes.len(), expected.len());
+        assert_eq!(seen.missed, 0);
+    }
+    api.remove(&branch.id).await;
+    api.remove(id).await;
 }

@@ -56,8 +56,10 @@ fn another_size_is_told_to_the_whole_session() {
 #[test]
 fn typed_characters_are_a_terminals() {
     let mut host = Host::bound();
-    let channel =
-        on_terminal(&mut host, "trap 'echo interrupted' INT; echo ready; read line; echo \"<$line>\"; cat; echo end");
+    let channel = on_terminal(
+        &mut host,
+        "trap 'echo interrupted' INT; echo ready; until read line; do :; done; echo \"<$line>\"; cat; echo end",
+    );
     host.wait_for_output(channel, "ready\r\n");
     assert_eq!(host.call(&piece(channel, "", 0, b"\x03", false)), taken(1, false));
     host.wait_for_output(channel, "interrupted\r\n");
