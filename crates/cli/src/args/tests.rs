@@ -2,7 +2,7 @@
 
 use clap::CommandFactory;
 
-use super::values::duration;
+use super::values::{duration, time_limit};
 use super::*;
 
 const ID: &str = "c1@2026-10-08T12:00:00.000Z";
