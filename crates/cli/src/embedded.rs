@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use remuda_client::Client;
-use remuda_engine::Parts;
+use remuda_engine::{Egress, Parts};
 use remuda_types::QuotaLimits;
 use remuda_types::limits::{KEYS_LIVE_MS_DEFAULT, RECONCILE_EVERY_MS_DEFAULT, TIMEOUT_MS_MAX_DEFAULT};
 use rustix::fs::FlockOperation;
@@ -31,6 +31,7 @@ fn settings() -> Settings {
         keys_live: Duration::from_millis(KEYS_LIVE_MS_DEFAULT),
         webhooks_to_private: false,
         webhooks_trust: None,
+        egress: Egress::of_this_machine().map_err(|e| e.to_string()),
         at_end: AtEnd::Remove,
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use remuda_control::access::AccessSecret;
 use remuda_control::{Config, Platform};
-use remuda_engine::Parts;
+use remuda_engine::{Egress, Parts};
 use remuda_gateway::{HttpCourier, serve_tcp, serve_unix};
 use remuda_types::QuotaLimits;
 use tokio::net::{TcpListener, UnixListener};
@@ -46,6 +46,8 @@ pub struct Settings {
     pub webhooks_to_private: bool,
     /// Further certificate authorities that webhooks trust, as a PEM file.
     pub webhooks_trust: Option<PathBuf>,
+    /// What sandboxes reach of the world, or why they reach nothing.
+    pub egress: Result<Egress, String>,
     /// What becomes of sandboxes and snapshots.
     pub at_end: AtEnd,
 }
@@ -69,8 +71,16 @@ impl LocalServer {
     ) -> anyhow::Result<Self> {
         crate::open_files::allow_all();
         let path = data_dir.path().to_owned();
-        let Settings { quotas, timeout_max, reconcile_every, keys_live, webhooks_to_private, webhooks_trust, at_end } =
-            settings;
+        let Settings {
+            quotas,
+            timeout_max,
+            reconcile_every,
+            keys_live,
+            webhooks_to_private,
+            webhooks_trust,
+            egress,
+            at_end,
+        } = settings;
         let courier = match &webhooks_trust {
             None => HttpCourier::new(webhooks_to_private),
             Some(file) => HttpCourier::trusting(webhooks_to_private, file).map_err(|cause| {
@@ -80,7 +90,8 @@ impl LocalServer {
         };
         let courier = Arc::new(courier);
         let timeout_ms_max = milliseconds(timeout_max);
-        let config = Config { data_dir: path, parts, quotas, timeout_ms_max, reconcile_every, keys_live, courier };
+        let config =
+            Config { data_dir: path, parts, quotas, timeout_ms_max, reconcile_every, keys_live, courier, egress };
         let platform = Platform::open(config).await;
         // Whatever it is that a server can't be opened on: the machine is not ready for it.
         let platform = platform.map_err(|e| Failure::from(&e).exit(NOT_READY))?;

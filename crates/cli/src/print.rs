@@ -61,6 +61,7 @@ pub fn sandbox(sandbox: &Sandbox) -> io::Result<()> {
         ("state", sandbox.state.to_string()),
         ("memory", format!("{} MiB", sandbox.memory_mib)),
         ("disk", format!("{} MiB", sandbox.disk_mib)),
+        ("internet", if sandbox.internet { "yes" } else { "no" }.to_owned()),
         ("from", origin(sandbox)),
     ];
     rows.extend(sandbox.continues.as_ref().map(|id| ("continues", id.to_string())));

@@ -58,10 +58,13 @@ pub(crate) async fn boot(platform: &Platform, cell: &Arc<SandboxCell>, life: Lif
 
 async fn try_boot(platform: &Platform, cell: &Arc<SandboxCell>, life: Life) -> Result<(), Error> {
     let failed = |e| crate::errors::engine(&cell.id, e);
+    // A server that lets nobody out has none for it, whatever there was when it was made.
+    let internet = cell.spec.internet && platform.engine().no_way_out().is_none();
     let spec = MachineSpec {
         uid: cell.uid.clone(),
         layers: cell.layers.iter().map(ToString::to_string).collect(),
         limits: Limits { memory_bytes: u64::from(cell.spec.memory_mib) << 20, cpus: CPUS_DEFAULT },
+        internet,
     };
     let start = Instant::now();
     let (carried_in, carried, unbound, filling) = match life {
@@ -124,6 +127,10 @@ async fn try_boot(platform: &Platform, cell: &Arc<SandboxCell>, life: Life) -> R
     };
     let bound = bound.map_err(|e| crate::errors::channel(&cell.id, e))?;
     adopt(&live, cell, &bound, branched).await?;
+    // Now that it knows who it is.
+    if internet {
+        live.machine.open_way_out().await.map_err(failed)?;
+    }
     let driver = Driver::start(cell, live.clone(), Standing::Bound);
     if cell.running.set((live, driver)).is_err() {
         return Err(Error::new(ErrorCode::Internal, format!("{} was started twice", cell.id)));

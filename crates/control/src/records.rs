@@ -24,6 +24,9 @@ pub(crate) struct SandboxSpec {
     /// Private files that it may hold, in bytes; the default when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) disk_bytes: Option<u64>,
+    /// Whether it has a way out; those of earlier builds have none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) internet: bool,
     /// What must run before it counts as up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) launch: Option<LaunchRecipe>,
@@ -57,6 +60,9 @@ pub(crate) struct SnapshotDoc {
     /// Private files that its source may hold, in bytes, and so may what is restored from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) disk_bytes: Option<u64>,
+    /// Whether its source has a way out, and so does what is restored from it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) internet: bool,
     /// Its own layer first, then those it stands on.
     pub(crate) layers: Vec<SnapshotId>,
     pub(crate) fingerprint: Fingerprint,
@@ -117,6 +123,7 @@ pub(crate) fn sandbox(record: &SandboxRecord) -> Result<Sandbox, Error> {
         labels: record.labels.clone(),
         memory_mib: spec.memory_mib,
         disk_mib: spec.disk_bytes() >> 20,
+        internet: spec.internet,
         origin: spec.origin,
         continues: record.continues.clone(),
         deadline_at_ms: None,

@@ -105,6 +105,7 @@ impl SandboxCell {
             labels: self.labels.clone(),
             memory_mib: self.spec.memory_mib,
             disk_mib: self.spec.disk_bytes() >> 20,
+            internet: self.spec.internet,
             origin: self.spec.origin.clone(),
             continues: self.continues.get().map(|before| before.id.clone()),
             deadline_at_ms: None,

@@ -79,8 +79,9 @@ impl Gvisor {
         let channel = ChannelEnds::open(uid, &dirs, oom.clone())?;
         let pin = dirs.net_outer();
         let outer: OwnedFd = std::fs::File::open(&pin).tried(|| format!("open {}", pin.display()))?.into();
-        let dialer = self.shared.dialer.clone();
-        let machine = GvisorMachine::new(uid.clone(), dirs, control, halt, sentry, gofer, cgroup, oom, outer, dialer);
+        let (dialer, networks) = (self.shared.dialer.clone(), self.shared.networks.clone());
+        let machine =
+            GvisorMachine::new(uid.clone(), dirs, control, halt, sentry, gofer, cgroup, oom, outer, dialer, networks);
         Ok(Adopted::Alive(Box::new(Survivor { machine: Machine::new(Arc::new(machine)), channel, paused })))
     }
 }

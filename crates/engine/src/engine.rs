@@ -15,6 +15,7 @@ use crate::host::{Body, Host, Place};
 use crate::host_facts::{HostFacts, ProcessFacts};
 use crate::leftovers::{Leftovers, remove_stranger};
 use crate::machine::{CapturePlaces, Captured, Death, MachineSpec};
+use crate::network::egress::Egress;
 use crate::parts::Parts;
 use crate::settle::Settled;
 use crate::site::{ChannelEnds, Life};
@@ -40,7 +41,13 @@ pub struct Machine(Arc<dyn Body>);
 impl Engine {
     /// Opens the engine on a data directory. Must be called within a tokio runtime that has I/O enabled.
     pub fn open(data_dir: &Path, parts: Parts) -> Result<Engine> {
-        let gvisor = Gvisor::open(data_dir, parts.clone())?;
+        Engine::open_with(data_dir, parts, Err("nobody asked for one".into()))
+    }
+
+    /// The same, with ways out for guests, or with the reason why they have none. That the machine can't have any is no
+    /// reason not to open: [`Engine::no_way_out`] tells it.
+    pub fn open_with(data_dir: &Path, parts: Parts, egress: std::result::Result<Egress, String>) -> Result<Engine> {
+        let gvisor = Gvisor::open(data_dir, parts.clone(), egress)?;
         let dirs = gvisor.shared.dirs.clone();
         Ok(Engine::on(Arc::new(gvisor), dirs, parts))
     }
@@ -48,6 +55,11 @@ impl Engine {
     /// An engine on another host than gVisor.
     pub fn on(host: Arc<dyn Host>, dirs: Dirs, parts: Parts) -> Engine {
         Engine { parts: Arc::new(parts), dirs: Arc::new(dirs), host }
+    }
+
+    /// Why guests have no way out to the internet; `None` if they have.
+    pub fn no_way_out(&self) -> Option<String> {
+        self.host.no_way_out()
     }
 
     /// The kernel's id of this boot: what was written and not flushed in another one may be lost.
@@ -183,6 +195,11 @@ impl Engine {
         self.host.remove_directory(path).await
     }
 
+    /// Takes back what was set up on the host for machines of this server, if none is left.
+    pub fn leave(&self) -> Result<()> {
+        self.host.leave()
+    }
+
     /// Removes what belongs to this server as a whole, once no machine is left.
     pub fn close(&self) -> Result<()> {
         self.host.close()
@@ -207,6 +224,12 @@ impl Machine {
     /// A machine of a host.
     pub fn new(body: Arc<dyn Body>) -> Machine {
         Machine(body)
+    }
+
+    /// Lets the guest out to the internet, if it was given a way. May be repeated. Before this nothing that it sends gets
+    /// further than its own network.
+    pub async fn open_way_out(&self) -> Result<()> {
+        self.0.open_way_out().await
     }
 
     /// Pids of its sentry and gofer on the host.

@@ -2,6 +2,12 @@
 
 use std::io;
 
+/// An error with all its causes, on one line.
+pub(crate) fn chain(e: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(e.source(), |cause| cause.source());
+    causes.fold(e.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
 /// A failure of the engine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

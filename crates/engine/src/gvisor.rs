@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use remuda_types::Uid;
 
@@ -12,7 +12,8 @@ use crate::dirs::{Dirs, SandboxDirs};
 use crate::error::{EngineError, Result, Tried};
 use crate::freeze::{self, Frozen};
 use crate::machine::{CapturePlaces, MachineSpec, discard, remove_tree};
-use crate::network::NetworkBuilder;
+use crate::network::egress::{Egress, HostSide, Own};
+use crate::network::{NetworkBuilder, Wanted};
 use crate::parts::Parts;
 use crate::process::HostProcess;
 use crate::rootfs;
@@ -32,8 +33,12 @@ pub(crate) struct Shared {
     parts: Parts,
     pub(crate) dirs: Dirs,
     pub(crate) cgroups: CgroupRoot,
-    networks: NetworkBuilder,
+    pub(crate) networks: NetworkBuilder,
     pub(crate) dialer: Dialer,
+    /// Why guests have no way out, if they have none.
+    pub(crate) no_way_out: Option<String>,
+    /// Taken when the server ends for good.
+    host_side: Mutex<Option<HostSide>>,
 }
 
 /// What was left of a machine, and what became of it. Each fact was looked up after the deed.
@@ -49,7 +54,7 @@ pub struct TornDown {
 
 impl Gvisor {
     /// Opens the engine on a data directory. Must be called within a tokio runtime that has I/O enabled.
-    pub(crate) fn open(data_dir: &Path, parts: Parts) -> Result<Gvisor> {
+    pub(crate) fn open(data_dir: &Path, parts: Parts, egress: std::result::Result<Egress, String>) -> Result<Gvisor> {
         if !rustix::process::geteuid().is_root() {
             return Err(EngineError::NotReady {
                 what: "gVisor can restore machines only as root; run this as root (for example with sudo)".into(),
@@ -57,8 +62,17 @@ impl Gvisor {
         }
         let dirs = Dirs::open(data_dir)?;
         let cgroups = CgroupRoot::find(&dirs.instance())?;
-        let (networks, dialer) = (NetworkBuilder::start()?, Dialer::start()?);
-        Ok(Gvisor { shared: Arc::new(Shared { parts, dirs, cgroups, networks, dialer }) })
+        let own = Own::of(&dirs.instance());
+        let (egress, host_side, no_way_out) = match egress.and_then(|egress| {
+            let set_up = HostSide::set_up(&egress, own.clone());
+            set_up.map(|side| (egress, side)).map_err(|e| crate::error::chain(&e))
+        }) {
+            Ok((egress, side)) => (Some(egress), Some(side), None),
+            Err(why) => (None, None, Some(why)),
+        };
+        let (networks, dialer) = (NetworkBuilder::start(egress, own)?, Dialer::start()?);
+        let host_side = Mutex::new(host_side);
+        Ok(Gvisor { shared: Arc::new(Shared { parts, dirs, cgroups, networks, dialer, no_way_out, host_side }) })
     }
 
     /// Copies the files of a machine whose processes have ended.
@@ -113,6 +127,7 @@ impl Gvisor {
             oom,
             namespaces: namespaces?,
             networks: self.shared.networks.clone(),
+            wanted: Wanted { uid: spec.uid.clone(), egress: spec.internet && self.shared.no_way_out.is_none() },
             dialer: self.shared.dialer.clone(),
         })
     }
@@ -122,6 +137,7 @@ impl Gvisor {
     pub(crate) async fn tear_down(&self, uid: &Uid) -> Result<TornDown> {
         let cgroup = self.shared.cgroups.leftover(uid.as_str());
         let processes_gone = end_processes(&cgroup).await?;
+        self.shared.networks.part(uid.clone()).await?;
         let places = self.shared.dirs.sandbox(uid);
         let removing = tokio::task::spawn_blocking(move || -> Result<(u64, bool)> {
             unmount_all(&places)?;
@@ -144,6 +160,7 @@ impl Gvisor {
     pub(crate) async fn lay_down(&self, uid: &Uid) -> Result<bool> {
         let cgroup = self.shared.cgroups.leftover(uid.as_str());
         let processes_gone = end_processes(&cgroup).await?;
+        self.shared.networks.part(uid.clone()).await?;
         let places = self.shared.dirs.sandbox(uid);
         let removing = tokio::task::spawn_blocking(move || -> Result<()> {
             unmount_all(&places)?;
@@ -190,9 +207,18 @@ impl Gvisor {
         moving.await.map_err(std::io::Error::other).tried(|| "hand over a machine's files".into())?
     }
 
+    /// Takes back what was set up on the host for whatever runs, if nothing does.
+    pub(crate) fn leave(&self) -> Result<()> {
+        let side = self.shared.host_side.lock().unwrap_or_else(PoisonError::into_inner).take();
+        side.map_or(Ok(()), HostSide::take_back)
+    }
+
     /// Removes what belongs to this server as a whole, once no machine is left.
     pub(crate) fn close(&self) -> Result<()> {
+        let side = self.shared.host_side.lock().unwrap_or_else(PoisonError::into_inner).take();
+        side.map_or(Ok(()), HostSide::take_back)?;
         self.shared.cgroups.remove()?;
+        self.leave()?;
         let state = self.shared.dirs.state();
         remove_tree(state).tried(|| format!("remove {}", state.display()))
     }

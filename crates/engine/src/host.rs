@@ -37,10 +37,12 @@ pub trait Host: Debug + Send + Sync {
     fn lay_down<'a>(&'a self, uid: &'a Uid) -> Work<'a, bool>;
     fn hand_over<'a>(&'a self, from: &'a Uid, to: &'a Uid) -> Work<'a, ()>;
     fn remove_directory(&self, path: PathBuf) -> Work<'_, u64>;
+    fn no_way_out(&self) -> Option<String>;
     fn boot_id(&self) -> Result<String>;
     fn leftovers(&self) -> Result<Leftovers>;
     fn survey(&self) -> Result<Survey>;
     fn end_process(&self, facts: ProcessFacts) -> Work<'_, bool>;
+    fn leave(&self) -> Result<()>;
     fn close(&self) -> Result<()>;
 }
 
@@ -59,6 +61,7 @@ pub trait Body: Debug + Send + Sync {
     fn pause(&self) -> Work<'_, ()>;
     fn resume(&self) -> Work<'_, ()>;
     fn capture(&self, places: CapturePlaces, was_paused: bool) -> Work<'_, Captured>;
+    fn open_way_out(&self) -> Work<'_, ()>;
     fn dial(&self, port: u16) -> Work<'_, tokio::net::TcpStream>;
     fn outside_connections(&self) -> Work<'_, u32>;
     fn ended(&self) -> BoxFuture<'_, Death>;
@@ -101,6 +104,10 @@ impl Host for Gvisor {
         Box::pin(self.remove_directory(path))
     }
 
+    fn no_way_out(&self) -> Option<String> {
+        self.shared.no_way_out.clone()
+    }
+
     fn boot_id(&self) -> Result<String> {
         crate::host_facts::boot_id()
     }
@@ -124,6 +131,10 @@ impl Host for Gvisor {
             process.ended().await;
             Ok(true)
         })
+    }
+
+    fn leave(&self) -> Result<()> {
+        self.leave()
     }
 
     fn close(&self) -> Result<()> {
@@ -160,6 +171,10 @@ impl Body for GvisorMachine {
 
     fn capture(&self, places: CapturePlaces, was_paused: bool) -> Work<'_, Captured> {
         Box::pin(self.capture(places, was_paused))
+    }
+
+    fn open_way_out(&self) -> Work<'_, ()> {
+        Box::pin(self.open_way_out())
     }
 
     fn dial(&self, port: u16) -> Work<'_, tokio::net::TcpStream> {

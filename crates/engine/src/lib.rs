@@ -45,6 +45,8 @@ pub use image::{ImageFiles, MemoryImage};
 pub use layer::LayerSeal;
 pub use leftovers::Leftovers;
 pub use machine::{CapturePlaces, Captured, Death, MachineSpec};
+pub use network::egress::Egress;
+pub use network::nft::Subnet;
 pub use parts::{AGENT_PATH, Fingerprint, Parts};
 pub use settle::Settled;
 pub use site::{ChannelEnds, Life};

@@ -20,7 +20,7 @@ use crate::freeze::{self, Frozen};
 use crate::halt::Halt;
 use crate::host_facts::{HostFacts, boot_id};
 use crate::image::{ImageFiles, MemoryImage};
-use crate::network;
+use crate::network::{self, NetworkBuilder};
 use crate::process::HostProcess;
 use crate::settle::{Settled, settle};
 
@@ -33,6 +33,8 @@ pub struct MachineSpec {
     pub layers: Vec<String>,
     /// What it may use.
     pub limits: Limits,
+    /// Whether it gets a way out, which [`crate::Machine::open_way_out`] opens.
+    pub internet: bool,
 }
 
 /// Why a machine's processes ended.
@@ -91,6 +93,7 @@ pub(crate) struct GvisorMachine {
     oom: OomAlarm,
     outer: Arc<OwnedFd>,
     dialer: Dialer,
+    networks: NetworkBuilder,
 }
 
 impl GvisorMachine {
@@ -106,9 +109,10 @@ impl GvisorMachine {
         oom: OomAlarm,
         outer: OwnedFd,
         dialer: Dialer,
+        networks: NetworkBuilder,
     ) -> GvisorMachine {
         let (halt, sentry, outer) = (Arc::new(halt), Arc::new(sentry), Arc::new(outer));
-        GvisorMachine { uid, dirs, control, halt, sentry, gofer, cgroup, oom, outer, dialer }
+        GvisorMachine { uid, dirs, control, halt, sentry, gofer, cgroup, oom, outer, dialer, networks }
     }
 
     /// Pids of its sentry and gofer on the host.
@@ -164,6 +168,12 @@ impl GvisorMachine {
             Ok(Captured { memory, layer, paused })
         })
         .await
+    }
+
+    /// Lets the guest out, if it was given a way. May be repeated.
+    pub(crate) async fn open_way_out(&self) -> Result<()> {
+        let outer = self.outer.try_clone().tried(|| format!("open the way out of {}", self.uid))?;
+        self.networks.open(outer).await
     }
 
     /// Connects to a port of the guest.

@@ -20,7 +20,7 @@ use crate::halt::Halt;
 use crate::image::ImageFiles;
 use crate::launch::{Launch, Launched};
 use crate::machine::GvisorMachine;
-use crate::network::{self, Namespaces, NetworkBuilder};
+use crate::network::{self, Namespaces, NetworkBuilder, Wanted};
 
 /// Size of the FIFOs' buffers, in bytes: a frame of data fits whole.
 const FIFO_BYTES: usize = 1 << 20;
@@ -84,6 +84,7 @@ pub(crate) struct GvisorSite {
     pub(crate) oom: OomAlarm,
     pub(crate) namespaces: Namespaces,
     pub(crate) networks: NetworkBuilder,
+    pub(crate) wanted: Wanted,
     pub(crate) dialer: Dialer,
 }
 
@@ -106,15 +107,15 @@ impl GvisorSite {
             let launch = Launch { runsc: &runsc, uid: &uid, dirs: &dirs, cgroup: &self.cgroup, network, memory_bytes };
             launch.start().map(|launched| (launched, self.cgroup))
         });
+        let egress = self.wanted.egress;
         // The interfaces are set up while runsc starts.
-        let (launched, connected) =
-            tokio::join!(launching, self.networks.connect(self.namespaces, network::dial_address(&self.uid)));
+        let (launched, connected) = tokio::join!(launching, self.networks.connect(self.namespaces, self.wanted));
         let (launched, cgroup) = launched.map_err(std::io::Error::other).tried(trying)??;
         let Launched { sentry, gofer, up } = launched;
         let uid = self.uid.to_string();
         let enlivened = match connected {
             Ok((outer, packet_socket)) => {
-                let enlivened = control.with(move |control| enliven(control, &uid, packet_socket, life)).await;
+                let enlivened = control.with(move |control| enliven(control, &uid, egress, packet_socket, life)).await;
                 enlivened.map(|()| outer)
             }
             Err(e) => Err(e),
@@ -134,12 +135,16 @@ impl GvisorSite {
             }
         };
         let halt = Halt::fresh(self.dirs.halt_mark());
-        Ok(GvisorMachine::new(self.uid, self.dirs, control, halt, sentry, gofer, cgroup, self.oom, outer, self.dialer))
+        let (dialer, networks) = (self.dialer, self.networks);
+        let machine = GvisorMachine::new(
+            self.uid, self.dirs, control, halt, sentry, gofer, cgroup, self.oom, outer, dialer, networks,
+        );
+        Ok(machine)
     }
 }
 
-fn enliven(control: &ControlSocket, uid: &str, packet_socket: OwnedFd, life: Life) -> Result<()> {
-    control.create_links(&network::links(), packet_socket.as_fd())?;
+fn enliven(control: &ControlSocket, uid: &str, egress: bool, packet_socket: OwnedFd, life: Life) -> Result<()> {
+    control.create_links(&network::links(egress), packet_socket.as_fd())?;
     match life {
         Life::Fresh => control.start(uid),
         Life::Restored(files) => control.restore(files.descriptors()),

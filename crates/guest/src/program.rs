@@ -11,6 +11,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use crate::clone::SCRIPT_FD;
 use crate::errors::{failed, invalid, shown};
 use crate::limits::PATH_BYTES_MAX;
+use crate::small_file;
 use crate::users::User;
 
 /// Where programs are looked for unless the call says otherwise.
@@ -32,7 +33,18 @@ pub struct Prepared {
 
 /// Prepares a program for a user.
 pub fn prepare(program: &Program, env: &BTreeMap<String, String>, user: &User) -> Result<Prepared, AgentError> {
-    let env = environment(env, user)?;
+    // What the guest's image says about everybody's environment, as other systems have it too.
+    let common = small_file::read("/etc/environment").unwrap_or_default();
+    prepare_in(&String::from_utf8_lossy(&common), program, env, user)
+}
+
+fn prepare_in(
+    common: &str,
+    program: &Program,
+    env: &BTreeMap<String, String>,
+    user: &User,
+) -> Result<Prepared, AgentError> {
+    let env = environment(common, env, user)?;
     let path = env.get("PATH").copied().unwrap_or(PATH);
     let (name, candidates, argv, script) = match program {
         Program::Script(script) => {
@@ -54,7 +66,10 @@ pub fn prepare(program: &Program, env: &BTreeMap<String, String>, user: &User) -
     })
 }
 
+/// What every program gets: first what the agent knows, over it what `common` has in lines of `NAME=VALUE`, and over that
+/// what the call asks for.
 fn environment<'a>(
+    common: &'a str,
     asked: &'a BTreeMap<String, String>,
     user: &'a User,
 ) -> Result<BTreeMap<&'a str, &'a str>, AgentError> {
@@ -66,6 +81,11 @@ fn environment<'a>(
         ("SHELL", user.shell.as_str()),
         ("LANG", "C.UTF-8"),
     ]);
+    let lines = common.lines().map(str::trim).filter(|line| !line.starts_with('#') && !line.contains('\0'));
+    for (name, value) in lines.filter_map(|line| line.split_once('=')).filter(|(name, _)| !name.is_empty()) {
+        let quoted = ['"', '\''].iter().find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote));
+        env.insert(name, quoted.unwrap_or(value));
+    }
     for (name, value) in asked {
         if name.is_empty() || name.contains('=') {
             return Err(invalid(format!("{:?} is no name for an environment variable", shown(name))));
@@ -122,9 +142,11 @@ mod tests {
         }
     }
 
+    const COMMON: &str = "# everybody's\n CA='/a b' \nLANG=fr\nnothing\n=x\nB=\"c\n";
+
     fn env_of(asked: &[(&str, &str)]) -> Result<Vec<String>, AgentError> {
         let asked = asked.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-        let prepared = prepare(&Program::Argv(vec!["x".to_owned()]), &asked, &user())?;
+        let prepared = prepare_in(COMMON, &Program::Argv(vec!["x".to_owned()]), &asked, &user())?;
         Ok(prepared.env.into_iter().map(|s| s.into_string().unwrap()).collect())
     }
 
@@ -132,7 +154,17 @@ mod tests {
     fn the_environment_is_sane_and_the_call_may_replace_it() {
         assert_eq!(
             env_of(&[("LANG", "de"), ("A", "b=c")]).unwrap(),
-            ["A=b=c", "HOME=/h", "LANG=de", "LOGNAME=u", &format!("PATH={PATH}"), "SHELL=/bin/s", "USER=u"]
+            [
+                "A=b=c",
+                "B=\"c",
+                "CA=/a b",
+                "HOME=/h",
+                "LANG=de",
+                "LOGNAME=u",
+                &format!("PATH={PATH}"),
+                "SHELL=/bin/s",
+                "USER=u"
+            ]
         );
         for bad in [("", "x"), ("A=B", "x"), ("A", "\0")] {
             assert!(env_of(&[bad]).is_err(), "{bad:?}");

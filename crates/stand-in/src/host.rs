@@ -272,6 +272,10 @@ impl Host for View {
         })
     }
 
+    fn no_way_out(&self) -> Option<String> {
+        Some("a host that stands in for another has no network".into())
+    }
+
     fn boot_id(&self) -> Result<String> {
         Ok(self.host.boot_id())
     }
@@ -303,6 +307,10 @@ impl Host for View {
                 true
             }))
         })
+    }
+
+    fn leave(&self) -> Result<()> {
+        Ok(())
     }
 
     fn close(&self) -> Result<()> {

@@ -2,6 +2,7 @@
 
 mod access;
 mod deadlines;
+mod egress;
 mod execution;
 pub mod file;
 mod help;
@@ -23,6 +24,7 @@ use remuda_types::{QuotaLimits, QuotaSetting, ReceiptId, SandboxId, Slot, Snapsh
 
 pub use self::access::{AccountCommand, Key, KeyCreate, NarrowingArgs, OfAccount};
 pub use self::deadlines::{DeadlineArgs, Timeout, milliseconds};
+use self::egress::EgressArgs;
 pub use self::execution::{Attach, Cancel, Exec, Logs};
 use self::values::{disk_mib, drills, listen, memory_mib, number, of_receipt, pair, sandbox_id};
 pub use self::webhooks::WebhookCommand;
@@ -197,6 +199,8 @@ pub struct Serve {
     /// PEM file of certificate authorities that webhooks trust beside those that browsers do
     #[arg(long, value_name = "FILE")]
     pub webhooks_trust: Option<PathBuf>,
+    #[command(flatten)]
+    pub egress: EgressArgs,
 }
 
 impl Serve {
@@ -269,6 +273,9 @@ pub struct Create {
     /// Private files that it may hold, such as 500M or 20G, 8G when not given; it is paused where it holds more
     #[arg(long, value_name = "SIZE", value_parser = disk_mib)]
     pub disk: Option<u32>,
+    /// Give it no way out: neither it nor any copy of it reaches the internet
+    #[arg(long)]
+    pub no_internet: bool,
     #[command(flatten)]
     pub deadline: DeadlineArgs,
     #[command(flatten)]

@@ -19,6 +19,7 @@ pub async fn create(global: &Global, args: Create) -> anyhow::Result<u8> {
         idle_timeout_ms: args.deadline.idle_timeout_ms(),
         on_deadline: args.deadline.on_deadline(),
         disk_mib: args.disk,
+        internet: args.no_internet.then_some(false),
     };
     let sandbox = connect_for(global, args.key.key)?.create_sandbox(&request).await?;
     made(global, &sandbox)

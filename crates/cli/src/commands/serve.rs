@@ -30,6 +30,7 @@ pub async fn run(global: &Global, args: &Serve) -> anyhow::Result<u8> {
         keys_live: args.keys_live,
         webhooks_to_private: args.webhooks_to_private,
         webhooks_trust: args.webhooks_trust.clone(),
+        egress: args.egress.egress(),
         at_end,
     };
     let server = LocalServer::start(data_dir, parts, settings, Some(listener)).await?;

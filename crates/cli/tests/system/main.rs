@@ -13,6 +13,7 @@ mod death;
 mod disk_limit;
 mod doctor;
 mod drills;
+mod egress;
 mod embedded;
 mod events;
 mod executions;

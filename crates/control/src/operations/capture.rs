@@ -282,6 +282,7 @@ pub(crate) fn describe(
         shown,
         memory_mib: source.spec.memory_mib,
         disk_bytes: source.spec.disk_bytes,
+        internet: source.spec.internet,
         layers: std::iter::once(id).chain(source.layers.iter().cloned()).collect(),
         fingerprint: platform.engine().parts().fingerprint.clone(),
         of_fork: wanted.of_fork,

@@ -100,8 +100,9 @@ impl Operation for Create {
         let digest = platform.engine().parts().fingerprint.base.clone();
         let CreateSandbox { timeout_ms, idle_timeout_ms, on_deadline, .. } = self.request;
         let term = Asked { timeout_ms, idle_timeout_ms, on_deadline }.term(platform.timeout_ms_max())?;
-        let spec =
-            SandboxSpec { memory_mib, disk_bytes, origin: Origin::Image { digest }, launch: None, term: Some(term) };
+        let internet = internet(platform, self.request.internet)?;
+        let (origin, launch, term) = (Origin::Image { digest }, None, Some(term));
+        let spec = SandboxSpec { memory_mib, disk_bytes, internet, origin, launch, term };
         let plan = Plan::new(platform, self.request.labels.clone(), spec, Vec::new())?;
         let reservation = plan.reservation(platform, caller, self.request.slot.clone())?;
         Ok((plan, reservation))
@@ -109,6 +110,18 @@ impl Operation for Create {
 
     async fn run(self, platform: &Platform, plan: Plan, work: &Work) -> Ended<Sandbox> {
         raise::planned(platform, work, plan, Source::Image).await
+    }
+}
+
+/// Whether a new sandbox gets out.
+fn internet(platform: &Platform, asked: Option<bool>) -> Result<bool, Error> {
+    match (asked, platform.engine().no_way_out()) {
+        (Some(true), Some(why)) => {
+            let error = Error::new(ErrorCode::InvalidRequest, "internet: this server has no way out for sandboxes");
+            Err(error.cause(why).remedy("leave it out, or ask the operator; `remuda doctor` tells more"))
+        }
+        (Some(false), _) => Ok(false),
+        (_, no_way_out) => Ok(no_way_out.is_none()),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::operations::create::{Plan, check_labels};
 use crate::operations::launch;
 use crate::operations::raise::{self, Source};
 use crate::platform::Platform;
-use crate::records::SandboxSpec;
+use crate::records::{SandboxSpec, SnapshotDoc};
 use crate::registry::SnapshotCell;
 
 /// Restores one sandbox from a snapshot that stands by itself.
@@ -132,8 +132,11 @@ fn plan(
     let doc = snapshot.doc();
     let origin = Origin::Snapshot { snapshot: snapshot.id.clone(), source: doc.shown.source };
     let term = Some(asked.term(platform.timeout_ms_max())?);
-    let spec = SandboxSpec { memory_mib: doc.memory_mib, disk_bytes: doc.disk_bytes, origin, launch, term };
-    Plan::new(platform, labels, spec, doc.layers)
+    // What may not get out has no copies that may; what may has none where this server lets nobody out.
+    let internet = doc.internet && platform.engine().no_way_out().is_none();
+    let SnapshotDoc { memory_mib, disk_bytes, layers, .. } = doc;
+    let spec = SandboxSpec { memory_mib, disk_bytes, internet, origin, launch, term };
+    Plan::new(platform, labels, spec, layers)
 }
 
 /// A restore that reads a snapshot's bytes; they stay while it does.

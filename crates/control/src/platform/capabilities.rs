@@ -26,7 +26,7 @@ impl Platform {
             ("stdin_in_pieces", true),
             ("terminals", true),
             ("previews", false),
-            ("internet", false),
+            ("internet", self.engine().no_way_out().is_none()),
         ];
         let limits = [
             ("command_bytes_max", limits::COMMAND_BYTES_MAX as u64),

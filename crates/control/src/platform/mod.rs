@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use remuda_engine::{Engine, EngineError, Parts};
+use remuda_engine::{Egress, Engine, EngineError, Parts};
 use remuda_journal::{Gate, Journal, Retention, Settings};
 use remuda_types::limits::SANDBOXES_MAX;
 use remuda_types::wire::Snapshot;
@@ -65,6 +65,8 @@ pub struct Config {
     pub keys_live: Duration,
     /// Who carries the deliveries of webhooks.
     pub courier: Arc<dyn Courier>,
+    /// What sandboxes reach of the world, or why they reach nothing.
+    pub egress: Result<Egress, String>,
 }
 
 /// What a platform stands on. Trials of the control plane bring their own.
@@ -148,9 +150,9 @@ impl Platform {
     /// # Errors
     /// When the machine is not ready, or another server uses the directory; message and cause say what to do.
     pub async fn open(config: Config) -> Result<Platform, Error> {
-        let Config { data_dir, parts, quotas, timeout_ms_max, reconcile_every, keys_live, courier } = config;
+        let Config { data_dir, parts, quotas, timeout_ms_max, reconcile_every, keys_live, courier, egress } = config;
         let directory = data_dir.clone();
-        let engine = Box::new(move || Engine::open(&directory, parts));
+        let engine = Box::new(move || Engine::open_with(&directory, parts, egress));
         let (sandboxes_max, gate) = (SANDBOXES_MAX, None);
         let ground = Ground {
             data_dir,
@@ -237,6 +239,9 @@ impl Platform {
         self.under_way().close();
         if tokio::time::timeout(UNDER_WAY_WAIT_MAX, self.under_way().wait()).await.is_err() {
             tracing::warn!("{} operations are left to the next server", self.under_way().len());
+        }
+        if let Err(e) = self.engine().leave() {
+            tracing::warn!("the machine is not as it was: {}", crate::errors::chain(&e));
         }
         let closed = self.journal().clone().close().await;
         closed.map_err(|e| crate::errors::journal(&e))

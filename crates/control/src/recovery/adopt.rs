@@ -86,6 +86,12 @@ async fn take_over(
             _ = live.machine.ended() => Err(ChannelError::Closed),
         };
         match taken {
+            // Its server may have been killed before it opened what was made.
+            Ok(()) if cell.spec.internet => {
+                if let Err(e) = live.machine.open_way_out().await {
+                    tracing::warn!("{} has no way out: {}", cell.id, crate::errors::chain(&e));
+                }
+            }
             Ok(()) => {}
             Err(ChannelError::Silent(_)) => return Err(Silent),
             Err(e) => {

@@ -18,7 +18,7 @@ use super::error::SetupError;
 use super::node;
 
 /// Raise it when anything below changes what an image contains; older images stay for those who refer to them.
-const RECIPE_REVISION: u32 = 1;
+const RECIPE_REVISION: u32 = 2;
 /// Packages beyond Debian's minimum.
 const PACKAGES: &[&str] = &[
     "bash",
@@ -48,6 +48,15 @@ const DPKG_OPTIONS: &[&str] = &[
     "path-exclude=/usr/share/locale/*",
     "path-include=/usr/share/locale/locale.alias",
 ];
+/// Whom programs in a sandbox trust: those whom this machine trusts.
+const TRUSTED: &str = "etc/ssl/certs/ca-certificates.crt";
+/// For those that don't look there by themselves.
+const ENVIRONMENT: &str = "\
+SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt
+REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt
+PIP_CERT=/etc/ssl/certs/ca-certificates.crt
+NODE_EXTRA_CA_CERTS=/etc/ssl/certs/ca-certificates.crt
+";
 /// The date packages are told, so that none writes the day of building into the image: 2025-01-01 UTC, in seconds.
 const SOURCE_DATE_EPOCH: &str = "1735689600";
 /// Uid and gid of `user`.
@@ -82,8 +91,10 @@ pub struct BaseManifest {
 
 /// The digest of what an image for this machine is made of.
 pub(super) fn recipe(distribution: &Distribution) -> Digest {
+    // A machine that comes to trust others gets another image.
+    let trusted = Digest::of_file(&Path::new("/").join(TRUSTED)).map(|digest| digest.to_string()).unwrap_or_default();
     let text = format!(
-        "{RECIPE_REVISION}\n{}\n{}\n{}\n{PACKAGES:?}\n{DPKG_OPTIONS:?}\n{}\n{}\n",
+        "{RECIPE_REVISION}\n{}\n{}\n{}\n{PACKAGES:?}\n{DPKG_OPTIONS:?}\n{}\n{}\n{trusted}\n",
         distribution.id,
         distribution.codename,
         std::env::consts::ARCH,
@@ -140,6 +151,7 @@ pub(super) async fn build(
     node::place(&node_dir, &root)?;
     furnish(held, &root).await?;
     let keep_sources = !sources.iter().any(apt::Source::has_credential);
+    trust_alike(&root).map_err(SetupError::io("furnish", &root))?;
     neutralise(&root, keep_sources).map_err(SetupError::io("furnish", &root))?;
     prove(held, &root).await?;
     let packages = packages(held, &root).await?;
@@ -227,12 +239,24 @@ async fn furnish(held: &Held, root: &Path) -> Result<(), SetupError> {
         .map_err(SetupError::io("make", &workspace))
 }
 
+/// Lets programs in it trust whom this machine trusts: its archive may be behind an authority of its own.
+fn trust_alike(root: &Path) -> io::Result<()> {
+    match fs::read_to_string(Path::new("/").join(TRUSTED)) {
+        Ok(bundle) => write_new(&root.join(TRUSTED), &bundle),
+        // Then it has the one that comes with the distribution.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// Takes out what tells of this machine or of the day of building.
 fn neutralise(root: &Path, keep_sources: bool) -> io::Result<()> {
     for (name, content) in [
         ("etc/machine-id", ""),
         ("etc/hostname", "sandbox\n"),
-        ("etc/resolv.conf", "# No name server: this sandbox has no way out.\n"),
+        // The near end of every sandbox's network, which leads to the machine's name server; see `crate::network`.
+        ("etc/resolv.conf", "nameserver 10.254.254.1\noptions timeout:2 attempts:3\n"),
+        ("etc/environment", ENVIRONMENT),
         ("etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n"),
         ("etc/default/locale", "LANG=C.UTF-8\n"),
     ] {

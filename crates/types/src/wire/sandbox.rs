@@ -34,6 +34,10 @@ pub struct CreateSandbox {
     /// Private files that it may hold, in MiB; 8192 when absent. It is paused where it holds more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_mib: Option<u32>,
+    /// Whether it reaches the internet: public addresses and a name server. As the server can when absent
+    /// (`GET /v1/capabilities`); what is made from it keeps the choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub internet: Option<bool>,
 }
 
 /// A sandbox.
@@ -62,6 +66,9 @@ pub struct Sandbox {
     /// Private files that it may hold, in MiB. It is paused where it holds more.
     #[serde(default)]
     pub disk_mib: u64,
+    /// Whether it reaches the internet.
+    #[serde(default)]
+    pub internet: bool,
     /// What it was made from.
     pub origin: Origin,
     /// The generation whose files it went on with.

@@ -2,7 +2,10 @@
 //!
 //! Each sandbox has two: an *inner* one, which only holds `eth0` for the sentry's packet socket, at the same address
 //! and MAC in all of them, so that a restored machine finds the network it was captured with; and an *outer* one with
-//! the other end of the pair, in which the server opens its sockets. Neither has a way out to the world.
+//! the other end of the pair, in which the server opens its sockets, and from which there is a way out ([`egress`]).
+
+pub(crate) mod egress;
+pub(crate) mod nft;
 
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -11,13 +14,14 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
 use remuda_types::Uid;
-use rtnetlink::packet_route::link::{InfoData, InfoVeth};
+use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkMessage};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::error::{EngineError, Result, Tried};
+use egress::{Egress, Own};
 
 /// The guest's address in every sandbox.
 pub const GUEST_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 254, 254, 2);
@@ -67,7 +71,18 @@ impl Namespaces {
 
 enum Order {
     Make { pin_inner: PathBuf, pin_outer: PathBuf, done: oneshot::Sender<Result<Namespaces>> },
-    Connect { namespaces: Namespaces, dial_from: Ipv4Addr, done: oneshot::Sender<Result<(OwnedFd, OwnedFd)>> },
+    Connect { namespaces: Namespaces, wanted: Wanted, done: oneshot::Sender<Result<(OwnedFd, OwnedFd)>> },
+    Open { outer: OwnedFd, done: oneshot::Sender<Result<()>> },
+    Part { uid: Uid, done: oneshot::Sender<Result<()>> },
+}
+
+/// How a sandbox is connected.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Whose network it is.
+    pub uid: Uid,
+    /// Whether it gets a way out, which is closed at first.
+    pub egress: bool,
 }
 
 /// The one thread that moves between namespaces to build networks. Cheap to clone.
@@ -77,11 +92,20 @@ pub struct NetworkBuilder {
 }
 
 impl NetworkBuilder {
-    /// Starts the thread; it ends when the last clone is dropped.
-    pub fn start() -> Result<Self> {
+    /// Starts the thread; it ends when the last clone is dropped. With `egress` sandboxes can have ways out; the host is
+    /// set up for them ([`egress::HostSide`]).
+    pub(crate) fn start(egress: Option<Egress>, own: Own) -> Result<NetworkBuilder> {
         let (orders, inbox) = mpsc::channel::<Order>();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
         let runtime = runtime.tried(|| "make a runtime for the network thread".into())?;
+        // Opened here, where the thread is before it goes anywhere: this one stays in the host's namespace.
+        let host = {
+            let _inside = runtime.enter();
+            let (connection, handle, _) = rtnetlink::new_connection().tried(|| "open netlink".into())?;
+            runtime.spawn(connection);
+            handle
+        };
+        let builder = Builder { host, own, egress };
         std::thread::Builder::new()
             .name("remuda-network".into())
             .spawn(move || {
@@ -89,15 +113,12 @@ impl NetworkBuilder {
                     // The one who asked may have gone away; then the namespaces go with the descriptors and pins.
                     match order {
                         Order::Make { pin_inner, pin_outer, done } => drop(done.send(make(&pin_inner, &pin_outer))),
-                        Order::Connect { namespaces, dial_from, done } => {
-                            drop(
-                                done.send(
-                                    runtime
-                                        .block_on(connect(&namespaces, dial_from))
-                                        .map(|socket| (namespaces.outer, socket)),
-                                ),
-                            );
+                        Order::Connect { namespaces, wanted, done } => {
+                            let connected = runtime.block_on(builder.connect(&namespaces, &wanted));
+                            drop(done.send(connected.map(|socket| (namespaces.outer, socket))));
                         }
+                        Order::Open { outer, done } => drop(done.send(runtime.block_on(builder.open(&outer)))),
+                        Order::Part { uid, done } => drop(done.send(runtime.block_on(builder.part(&uid)))),
                     }
                 }
             })
@@ -110,10 +131,20 @@ impl NetworkBuilder {
         self.send(|done| Order::Make { pin_inner, pin_outer, done }).await
     }
 
-    /// Joins the two by a pair of interfaces; the outer end gets `dial_from` too. Returns the outer namespace, and the packet socket on the inner `eth0`
-    /// that the sentry will speak through.
-    pub async fn connect(&self, namespaces: Namespaces, dial_from: Ipv4Addr) -> Result<(OwnedFd, OwnedFd)> {
-        self.send(|done| Order::Connect { namespaces, dial_from, done }).await
+    /// Joins the two by a pair of interfaces, and the outer one to the host if that is wanted. Returns the outer
+    /// namespace, and the packet socket on the inner `eth0` that the sentry will speak through.
+    pub async fn connect(&self, namespaces: Namespaces, wanted: Wanted) -> Result<(OwnedFd, OwnedFd)> {
+        self.send(|done| Order::Connect { namespaces, wanted, done }).await
+    }
+
+    /// Opens the way out of a sandbox that was given one, by its outer namespace. May be repeated.
+    pub async fn open(&self, outer: OwnedFd) -> Result<()> {
+        self.send(|done| Order::Open { outer, done }).await
+    }
+
+    /// Takes a sandbox's way out away, if it has one.
+    pub async fn part(&self, uid: Uid) -> Result<()> {
+        self.send(|done| Order::Part { uid, done }).await
     }
 
     async fn send<T>(&self, order: impl FnOnce(oneshot::Sender<Result<T>>) -> Order) -> Result<T> {
@@ -124,43 +155,79 @@ impl NetworkBuilder {
     }
 }
 
-fn make(pin_inner: &Path, pin_outer: &Path) -> Result<Namespaces> {
-    Ok(Namespaces { inner: fresh_namespace(pin_inner)?, outer: fresh_namespace(pin_outer)? })
+/// What the network thread has.
+struct Builder {
+    /// Netlink of the host's own namespace.
+    host: Handle,
+    own: Own,
+    egress: Option<Egress>,
 }
 
-/// Runs on the network thread, which moves from namespace to namespace and stays in the last one.
-///
-/// One call makes both interfaces where they belong. To make them in one place and move one takes the kernel 15 ms, in
-/// which it waits for all readers, and in which nobody on the machine gets a network namespace or an interface.
-async fn connect(namespaces: &Namespaces, dial_from: Ipv4Addr) -> Result<OwnedFd> {
-    let Namespaces { inner, outer } = namespaces;
-    enter(outer)?;
-    with_netlink(async |netlink| {
-        let guest_end = LinkMessageBuilder::<LinkUnspec>::new()
-            .name("eth0")
-            .index(INTERFACE_INDEX)
-            .address(GUEST_MAC.to_vec())
-            .setns_by_fd(inner.as_raw_fd())
-            .build();
-        let pair = LinkMessageBuilder::<LinkVeth>::new("host0", "eth0")
-            .set_info_data(InfoData::Veth(InfoVeth::Peer(guest_end)))
-            .index(INTERFACE_INDEX)
-            .address(HOST_MAC.to_vec())
-            .up()
-            .build();
-        netlink.link().add(pair).execute().await?;
-        netlink.address().add(INTERFACE_INDEX, HOST_ADDRESS.into(), PREFIX_LEN).execute().await?;
-        netlink.address().add(INTERFACE_INDEX, dial_from.into(), 32).execute().await
-    })
-    .await
-    .tried(|| "set up the outer end of a sandbox's network".into())?;
-    enter(inner)?;
-    // While it is made it has no other end yet, without which it can't be up.
-    let up = LinkUnspec::new_with_index(INTERFACE_INDEX).up().build();
-    with_netlink(async |netlink| netlink.link().set(up).execute().await)
+impl Builder {
+    /// Runs on the network thread, which moves from namespace to namespace and stays in the last one.
+    ///
+    /// One call makes both interfaces where they belong. To make them in one place and move one takes the kernel 15 ms,
+    /// in which it waits for all readers, and in which nobody on the machine gets a network namespace or an interface.
+    async fn connect(&self, namespaces: &Namespaces, wanted: &Wanted) -> Result<OwnedFd> {
+        let Namespaces { inner, outer } = namespaces;
+        let egress = self.egress.as_ref().filter(|_| wanted.egress);
+        let own = match egress {
+            Some(_) => {
+                let joined = egress::join(&self.host, outer, &self.own, wanted.uid.as_str()).await;
+                Some(joined.map_err(std::io::Error::other).tried(|| "join a sandbox's network to the host".into())?)
+            }
+            None => None,
+        };
+        enter(outer)?;
+        with_netlink(async |netlink| {
+            let guest_end = LinkMessageBuilder::<LinkUnspec>::new()
+                .name("eth0")
+                .index(INTERFACE_INDEX)
+                .address(GUEST_MAC.to_vec())
+                .setns_by_fd(inner.as_raw_fd())
+                .build();
+            let pair = LinkMessageBuilder::<LinkVeth>::new("host0", "eth0")
+                .set_info_data(InfoData::Veth(InfoVeth::Peer(guest_end)))
+                .index(INTERFACE_INDEX)
+                .address(HOST_MAC.to_vec())
+                .up()
+                .build();
+            let failed = std::io::Error::other;
+            netlink.link().add(pair).execute().await.map_err(failed)?;
+            netlink.address().add(INTERFACE_INDEX, HOST_ADDRESS.into(), PREFIX_LEN).execute().await.map_err(failed)?;
+            let dial_from = dial_address(&wanted.uid);
+            netlink.address().add(INTERFACE_INDEX, dial_from.into(), 32).execute().await.map_err(failed)?;
+            match egress.zip(own) {
+                Some((egress, own)) => egress::fence(&netlink, own, egress).await,
+                None => Ok(()),
+            }
+        })
         .await
-        .tried(|| "set up the inner end of a sandbox's network".into())?;
-    packet_socket(INTERFACE_INDEX).tried(|| "open a packet socket on a sandbox's eth0".into())
+        .tried(|| "set up the outer end of a sandbox's network".into())?;
+        enter(inner)?;
+        // While it is made it has no other end yet, without which it can't be up.
+        let up = LinkUnspec::new_with_index(INTERFACE_INDEX).up().build();
+        with_netlink(async |netlink| netlink.link().set(up).execute().await.map_err(std::io::Error::other))
+            .await
+            .tried(|| "set up the inner end of a sandbox's network".into())?;
+        packet_socket(INTERFACE_INDEX).tried(|| "open a packet socket on a sandbox's eth0".into())
+    }
+
+    async fn part(&self, uid: &Uid) -> Result<()> {
+        let parted = egress::part(&self.host, &self.own, uid.as_str()).await;
+        parted.map_err(std::io::Error::other).tried(|| format!("take away the way out of {uid}"))
+    }
+
+    async fn open(&self, outer: &OwnedFd) -> Result<()> {
+        enter(outer)?;
+        with_netlink(async |netlink| egress::open(&netlink).await.map_err(std::io::Error::other))
+            .await
+            .tried(|| "open a sandbox's way out".into())
+    }
+}
+
+fn make(pin_inner: &Path, pin_outer: &Path) -> Result<Namespaces> {
+    Ok(Namespaces { inner: fresh_namespace(pin_inner)?, outer: fresh_namespace(pin_outer)? })
 }
 
 fn enter(namespace: &OwnedFd) -> Result<()> {
@@ -180,14 +247,19 @@ fn fresh_namespace(pin: &Path) -> Result<OwnedFd> {
 }
 
 /// A netlink connection belongs to the namespace in which it is opened.
-async fn with_netlink<T>(
-    work: impl AsyncFnOnce(Handle) -> std::result::Result<T, rtnetlink::Error>,
-) -> std::io::Result<T> {
+async fn with_netlink<T>(work: impl AsyncFnOnce(Handle) -> std::io::Result<T>) -> std::io::Result<T> {
     let (connection, handle, _) = rtnetlink::new_connection()?;
     let pump = tokio::spawn(connection);
-    let result = work(handle).await.map_err(std::io::Error::other);
+    let result = work(handle).await;
     pump.abort();
     result
+}
+
+async fn index(netlink: &Handle, name: &str) -> std::result::Result<u32, rtnetlink::Error> {
+    use futures_util::TryStreamExt;
+    let mut links = netlink.link().get().match_name(name.to_owned()).execute();
+    let link: Option<LinkMessage> = links.try_next().await?;
+    Ok(link.map_or(0, |l| l.header.index))
 }
 
 /// The socket through which the sentry sends and receives whole Ethernet frames. Made with protocol 0 and given its
@@ -228,11 +300,21 @@ fn packet_socket(interface: u32) -> std::io::Result<OwnedFd> {
 
 /// The argument of `Network.CreateLinksAndRoutes`, as runsc's 20240729 builds read it: Go's JSON of its structs, in
 /// which masks and MACs are base64.
-pub(crate) fn links() -> Value {
+///
+/// The routes are what the guest knows of the world: with `egress` all of it, else the addresses that it is dialled from,
+/// so that everything else is unreachable at once and not after a time-out.
+pub(crate) fn links(egress: bool) -> Value {
     let route = |ip: &str, mask: &[u8], gateway: &str| json!({ "Destination": { "IP": ip, "Mask": base64(mask) }, "Gateway": gateway });
     let none = json!({ "Route": { "Destination": { "IP": "", "Mask": null }, "Gateway": "" }, "Name": "" });
     let guest = GUEST_ADDRESS.to_string();
     let network = Ipv4Addr::from(u32::from(GUEST_ADDRESS) & (u32::MAX << (32 - PREFIX_LEN)));
+    let mask = |bits: u8| (u32::MAX << (32 - bits)).to_be_bytes();
+    let mut routes = vec![route(&network.to_string(), &mask(PREFIX_LEN), "")];
+    if !egress {
+        let bits = (32 - DIAL_HOST_BITS) as u8;
+        routes.push(route(&DIAL_NETWORK.to_string(), &mask(bits), &HOST_ADDRESS.to_string()));
+    }
+    let gateway = json!({ "Route": route("0.0.0.0", &[0, 0, 0, 0], &HOST_ADDRESS.to_string()), "Name": "eth0" });
     json!({
         "LoopbackLinks": [{
             "Name": "lo",
@@ -245,7 +327,7 @@ pub(crate) fn links() -> Value {
             "InterfaceIndex": 0,
             "MTU": MTU,
             "Addresses": [{ "Address": guest, "PrefixLen": PREFIX_LEN }],
-            "Routes": [route(&network.to_string(), &(u32::MAX << (32 - PREFIX_LEN)).to_be_bytes(), "")],
+            "Routes": routes,
             "GSOMaxSize": GSO_BYTES_MAX,
             "GVisorGSOEnabled": false,
             "GVisorGRO": false,
@@ -258,7 +340,7 @@ pub(crate) fn links() -> Value {
             "ProcessorsPerChannel": 0,
         }],
         "XDPLinks": null,
-        "Defaultv4Gateway": { "Route": route("0.0.0.0", &[0, 0, 0, 0], &HOST_ADDRESS.to_string()), "Name": "eth0" },
+        "Defaultv4Gateway": if egress { gateway } else { none.clone() },
         "Defaultv6Gateway": none,
         "PCAP": false,
         "LogPackets": false,
@@ -308,9 +390,20 @@ mod tests {
 
     #[test]
     fn guests_live_in_a_network_of_four_addresses() {
-        let links = links();
+        let links = links(true);
         let route = &links["FDBasedLinks"][0]["Routes"][0]["Destination"];
         assert_eq!(route["IP"], "10.254.254.0");
         assert_eq!(route["Mask"], base64(&[255, 255, 255, 252]));
+        assert_eq!(links["Defaultv4Gateway"]["Route"]["Gateway"], "10.254.254.1");
+    }
+
+    #[test]
+    fn without_a_way_out_they_know_nothing_but_who_dials_them() {
+        let links = super::links(false);
+        assert_eq!(links["Defaultv4Gateway"]["Name"], "");
+        let routes = links["FDBasedLinks"][0]["Routes"].as_array().unwrap();
+        assert_eq!(routes.len(), 2);
+        assert_eq!(routes[1]["Destination"]["IP"], "100.64.0.0");
+        assert_eq!(routes[1]["Destination"]["Mask"], base64(&[255, 192, 0, 0]));
     }
 }
