@@ -13,6 +13,9 @@ use crate::connection::{connect, connect_for};
 use crate::failure::{Failure, USAGE};
 use crate::print;
 
+/// Bytes that are read at once.
+const PIECE_BYTES: usize = 256 << 10;
+
 pub async fn run(global: &Global, command: FileCommand) -> anyhow::Result<u8> {
     match command {
         FileCommand::Stat { place } => {
@@ -48,7 +51,7 @@ pub async fn run(global: &Global, command: FileCommand) -> anyhow::Result<u8> {
                 None => OnlyIf::Always,
             };
             let options = WriteFile { mode, user: at.user, parents, only_if };
-            let input = tokio_util::io::ReaderStream::new(stdin()?);
+            let input = tokio_util::io::ReaderStream::with_capacity(stdin()?, PIECE_BYTES);
             let client = connect_for(global, key.key)?;
             let stat = client.write_file(&at.place.id, &at.place.path, &options, Body::wrap_stream(input)).await?;
             told(global, &stat)?;
