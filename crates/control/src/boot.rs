@@ -63,6 +63,7 @@ async fn try_boot(platform: &Platform, cell: &Arc<SandboxCell>, life: Life) -> R
     let spec = MachineSpec {
         uid: cell.uid.clone(),
         layers: cell.layers.iter().map(ToString::to_string).collect(),
+        parts: cell.parts.clone(),
         limits: Limits { memory_bytes: u64::from(cell.spec.memory_mib) << 20, cpus: CPUS_DEFAULT },
         internet,
     };

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use remuda_engine::MemoryImage;
+use remuda_engine::{Fingerprint, MemoryImage};
 use remuda_journal::{Change, SandboxChange};
 use remuda_types::wire::{DueTo, Labels, Sandbox, Snapshot};
 use remuda_types::{Account, Error, ErrorCode, SandboxId, SandboxState, SnapshotId, SnapshotMode, SnapshotState, Uid};
@@ -30,6 +30,15 @@ impl Predecessor {
     }
 }
 
+/// What a sandbox's upper lies on.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    /// Frozen layers, newest first.
+    pub(crate) layers: Vec<SnapshotId>,
+    /// Agent and base image below them, and the engine that raises it.
+    pub(crate) parts: Fingerprint,
+}
+
 /// One generation of a slot that has not ended.
 #[derive(Debug)]
 pub(crate) struct SandboxCell {
@@ -40,6 +49,8 @@ pub(crate) struct SandboxCell {
     pub(crate) spec: SandboxSpec,
     /// Frozen layers below its upper, newest first.
     pub(crate) layers: Vec<SnapshotId>,
+    /// Whose agent and base image lie below them, and the engine it was raised by.
+    pub(crate) parts: Fingerprint,
     pub(crate) records: SandboxRecords,
     /// What its life leaves in receipts and events.
     pub(crate) ledger: Ledger,
@@ -62,7 +73,7 @@ impl SandboxCell {
         records: SandboxRecords,
         labels: Labels,
         spec: SandboxSpec,
-        layers: Vec<SnapshotId>,
+        ground: Ground,
         executions: Executions,
         status: Status,
     ) -> Arc<SandboxCell> {
@@ -74,7 +85,8 @@ impl SandboxCell {
             labels,
             life: Arc::new(Life::new(spec.term.clone(), executions.work().clone())),
             spec,
-            layers,
+            layers: ground.layers,
+            parts: ground.parts,
             records,
             executions: Arc::new(executions),
             status: Arc::new(watch::Sender::new(status)),

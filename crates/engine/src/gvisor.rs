@@ -111,9 +111,10 @@ impl Gvisor {
         ChannelEnds::make(&dirs)?;
         let cgroup = self.shared.cgroups.make(spec.uid.as_str(), spec.limits)?;
         let oom = cgroup.oom_alarm()?;
-        let (engine, places, layers) = (self.clone(), dirs.clone(), spec.layers.clone());
+        let (engine, places, layers, parts) = (self.clone(), dirs.clone(), spec.layers.clone(), spec.parts.clone());
         let mounting = tokio::task::spawn_blocking(move || {
-            rootfs::mount(&engine.shared.dirs, &places, &layers, &engine.shared.parts)
+            let below = engine.shared.parts.below(&parts).map_err(|what| EngineError::NotReady { what })?;
+            rootfs::mount(&engine.shared.dirs, &places, &layers, &below)
         });
         let namespaces = self.shared.networks.make(dirs.net_inner(), dirs.net_outer());
         let (mounted, namespaces) = tokio::join!(mounting, namespaces);

@@ -21,6 +21,7 @@ use crate::halt::Halt;
 use crate::host_facts::{HostFacts, boot_id};
 use crate::image::{ImageFiles, MemoryImage};
 use crate::network::{self, NetworkBuilder};
+use crate::parts::Fingerprint;
 use crate::process::HostProcess;
 use crate::settle::{Settled, settle};
 
@@ -31,6 +32,8 @@ pub struct MachineSpec {
     pub uid: Uid,
     /// Frozen layers below its upper, newest first, by directory name.
     pub layers: Vec<String>,
+    /// Below its layers: agent and base image of these parts.
+    pub parts: Fingerprint,
     /// What it may use.
     pub limits: Limits,
     /// Whether it gets a way out, which [`crate::Machine::open_way_out`] opens.

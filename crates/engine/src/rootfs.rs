@@ -1,21 +1,26 @@
 //! Root file systems: the base image, the agent and frozen layers below, a private upper above.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::thread::UnshareFlags;
 
 use crate::dirs::{Dirs, SandboxDirs};
 use crate::error::{EngineError, Result, Tried};
-use crate::parts::Parts;
 
-/// Mounts a sandbox's root. `layers` are directory names under the layers directory, newest first.
+/// Mounts a sandbox's root. `layers` are directory names under the layers directory, newest first; agent and base image lie below
+/// them.
 ///
 /// Lower directories are named relative to the layers directory, so that a deep chain fits into the one page that
 /// mount options may take; that needs a thread with a working directory of its own.
-pub(crate) fn mount(dirs: &Dirs, sandbox: &SandboxDirs, layers: &[String], parts: &Parts) -> Result<()> {
+pub(crate) fn mount(
+    dirs: &Dirs,
+    sandbox: &SandboxDirs,
+    layers: &[String],
+    (agent_dir, base_dir): &(PathBuf, PathBuf),
+) -> Result<()> {
     let trying = || format!("mount the root file system of {}", sandbox.root.display());
-    let paths = [&sandbox.upper, &sandbox.work, &parts.agent_dir, &parts.base_dir];
+    let paths = [&sandbox.upper, &sandbox.work, agent_dir, base_dir];
     if let Some(path) = paths.iter().find(|p| has_separator(p)) {
         return Err(EngineError::NotReady {
             what: format!(
@@ -24,8 +29,7 @@ pub(crate) fn mount(dirs: &Dirs, sandbox: &SandboxDirs, layers: &[String], parts
             ),
         });
     }
-    let lower: Vec<String> =
-        layers.iter().cloned().chain([display(&parts.agent_dir), display(&parts.base_dir)]).collect();
+    let lower: Vec<String> = layers.iter().cloned().chain([display(agent_dir), display(base_dir)]).collect();
     let options = format!(
         "lowerdir={},upperdir={},workdir={},index=off,redirect_dir=nofollow,metacopy=off",
         lower.join(":"),

@@ -111,7 +111,8 @@ async fn run(engine: &Engine, found: &mut Capabilities) -> Result<()> {
 }
 
 async fn raise(engine: &Engine, name: u8, layers: Vec<String>, life: Life) -> Result<(Machine, ChannelEnds)> {
-    let spec = MachineSpec { uid: Uid::from_entropy([name; 20]), layers, limits: LIMITS, internet: false };
+    let (uid, parts) = (Uid::from_entropy([name; 20]), engine.parts().fingerprint.clone());
+    let spec = MachineSpec { uid, layers, parts, limits: LIMITS, internet: false };
     let site = engine.prepare(&spec).await?;
     let ends = site.open_channel()?;
     Ok((site.raise(life).await?, ends))

@@ -27,6 +27,7 @@ mod input;
 mod interactive;
 mod keys;
 mod kill_loop;
+mod parts;
 mod receipts;
 mod refused_checkpoint;
 mod restart;

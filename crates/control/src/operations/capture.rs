@@ -284,7 +284,7 @@ pub(crate) fn describe(
         disk_bytes: source.spec.disk_bytes,
         internet: source.spec.internet,
         layers: std::iter::once(id).chain(source.layers.iter().cloned()).collect(),
-        fingerprint: platform.engine().parts().fingerprint.clone(),
+        fingerprint: source.parts.clone(),
         of_fork: wanted.of_fork,
         source_ran,
         memory: None,

@@ -1,5 +1,6 @@
 //! create: reserve slot and generation with the key → build → start → bound → running.
 
+use remuda_engine::Fingerprint;
 use remuda_journal::{NewSandbox, Reservation};
 use remuda_types::limits::{
     DISK_MIB_MAX, DISK_MIB_MIN, LABEL_BYTES_MAX, LABELS_MAX, MEMORY_MIB_DEFAULT, MEMORY_MIB_MAX, MEMORY_MIB_MIN,
@@ -32,6 +33,8 @@ pub(crate) struct Plan {
     pub(crate) labels: Labels,
     pub(crate) spec: SandboxSpec,
     pub(crate) layers: Vec<SnapshotId>,
+    /// What it stands on below them.
+    pub(crate) parts: Fingerprint,
 }
 
 impl Plan {
@@ -40,10 +43,11 @@ impl Plan {
         labels: Labels,
         spec: SandboxSpec,
         layers: Vec<SnapshotId>,
+        parts: Fingerprint,
     ) -> Result<Plan, Error> {
         platform.admit_work()?;
         let room = platform.registry().make_room()?;
-        Ok(Plan { room, uid: Uid::from_entropy(id_entropy()?), labels, spec, layers })
+        Ok(Plan { room, uid: Uid::from_entropy(id_entropy()?), labels, spec, layers, parts })
     }
 
     /// What is set aside for it.
@@ -59,7 +63,7 @@ impl Plan {
             continues: None,
             labels: self.labels.clone(),
             spec: document(&self.spec)?,
-            parts: document(&platform.engine().parts().fingerprint)?,
+            parts: document(&self.parts)?,
             layers: self.layers.clone(),
         };
         let size = Size { memory_mib: self.spec.memory_mib, disk_bytes: self.spec.disk_bytes() };
@@ -97,13 +101,14 @@ impl Operation for Create {
             return Err(Error::new(ErrorCode::InvalidRequest, message));
         }
         let disk_bytes = self.request.disk_mib.map(|mib| u64::from(mib) << 20);
-        let digest = platform.engine().parts().fingerprint.base.clone();
+        let parts = platform.engine().parts().fingerprint.clone();
+        let digest = parts.base.clone();
         let CreateSandbox { timeout_ms, idle_timeout_ms, on_deadline, .. } = self.request;
         let term = Asked { timeout_ms, idle_timeout_ms, on_deadline }.term(platform.timeout_ms_max())?;
         let internet = internet(platform, self.request.internet)?;
         let (origin, launch, term) = (Origin::Image { digest }, None, Some(term));
         let spec = SandboxSpec { memory_mib, disk_bytes, internet, origin, launch, term };
-        let plan = Plan::new(platform, self.request.labels.clone(), spec, Vec::new())?;
+        let plan = Plan::new(platform, self.request.labels.clone(), spec, Vec::new(), parts)?;
         let reservation = plan.reservation(platform, caller, self.request.slot.clone())?;
         Ok((plan, reservation))
     }

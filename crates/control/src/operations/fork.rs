@@ -20,6 +20,7 @@ use crate::deadlines::asked::Asked;
 use crate::ledger::{self, Entry};
 use crate::operation::{Ended, Operation, Work, canonical, operate_part, refused};
 use crate::operations::capture::{self, Capture, Wanted};
+use crate::operations::parts;
 use crate::operations::restore::{Branch, Reading};
 use crate::platform::Platform;
 use crate::registry::{SandboxCell, SnapshotCell};
@@ -65,6 +66,8 @@ impl Operation for ForkOnce {
         slots.iter().try_for_each(|slot| caller.may_make_sandbox(slot.as_ref(), &self.request.labels))?;
         are_free(platform, caller, &slots)?;
         let mode = self.request.mode.unwrap_or(SnapshotMode::Memory);
+        // Before the source stands still for a capture that no branch could be raised from.
+        parts::check(platform, mode, &source.parts).map_err(|why| why.told(source.id.to_string()))?;
         if mode == SnapshotMode::Memory {
             budget_memory(&source, self.request.count)?;
         }

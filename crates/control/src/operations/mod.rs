@@ -10,6 +10,7 @@ pub(crate) mod files;
 pub(crate) mod fork;
 pub(crate) mod halt;
 pub(crate) mod launch;
+pub(crate) mod parts;
 pub(crate) mod raise;
 pub(crate) mod remove;
 pub(crate) mod remove_snapshot;

@@ -17,7 +17,7 @@ use crate::operations::restore::Reading;
 use crate::operations::{launch, remove, start, stop};
 use crate::platform::Platform;
 use crate::records::SandboxRecords;
-use crate::registry::{Predecessor, SandboxCell};
+use crate::registry::{Ground, Predecessor, SandboxCell};
 use crate::usage::Quotas;
 
 /// What a sandbox is raised from.
@@ -32,13 +32,13 @@ pub(crate) enum Source {
 
 /// Raises a sandbox that has just been admitted.
 pub(crate) async fn planned(platform: &Platform, work: &Work, plan: Plan, source: Source) -> Ended<Sandbox> {
-    let Plan { room, uid, labels, spec, layers } = plan;
+    let Plan { room, uid, labels, spec, layers, parts } = plan;
     let Some(id) = work.reserved.sandbox.clone() else {
         return Ended::failed(Error::new(ErrorCode::Internal, "a sandbox was admitted without an id"), Vec::new());
     };
     let records = SandboxRecords { journal: platform.journal().clone(), account: work.account.clone(), uid };
     let executions = Executions::new(platform.execution_places().sandbox(&records.uid), Retention::default());
-    let cell = SandboxCell::new(id, records, labels, spec, layers, executions, Status::starting());
+    let cell = SandboxCell::new(id, records, labels, spec, Ground { layers, parts }, executions, Status::starting());
     if let Source::Predecessor(before) = &source {
         // It is new: nobody else has set it.
         let _ = cell.continues.set(before.clone());

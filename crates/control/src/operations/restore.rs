@@ -13,8 +13,8 @@ use crate::caller::Caller;
 use crate::deadlines::asked::Asked;
 use crate::operation::{Ended, Operation, Work, canonical};
 use crate::operations::create::{Plan, check_labels};
-use crate::operations::launch;
 use crate::operations::raise::{self, Source};
+use crate::operations::{launch, parts};
 use crate::platform::Platform;
 use crate::records::{SandboxSpec, SnapshotDoc};
 use crate::registry::SnapshotCell;
@@ -134,9 +134,10 @@ fn plan(
     let term = Some(asked.term(platform.timeout_ms_max())?);
     // What may not get out has no copies that may; what may has none where this server lets nobody out.
     let internet = doc.internet && platform.engine().no_way_out().is_none();
+    let parts = parts::of_copy(platform, doc.shown.mode, &doc.fingerprint);
     let SnapshotDoc { memory_mib, disk_bytes, layers, .. } = doc;
     let spec = SandboxSpec { memory_mib, disk_bytes, internet, origin, launch, term };
-    Plan::new(platform, labels, spec, layers)
+    Plan::new(platform, labels, spec, layers, parts)
 }
 
 /// A restore that reads a snapshot's bytes; they stay while it does.
@@ -161,15 +162,11 @@ impl Drop for Reading {
     }
 }
 
-/// Every layer below a snapshot is what was frozen. Overlayfs would show a changed one without a word.
+/// What a snapshot stands on is here, and every layer below it is what was frozen. Overlayfs would show a changed one without a word.
 pub(crate) async fn check_layers(platform: &Platform, snapshot: &SnapshotCell) -> Result<(), Error> {
-    let parts = &platform.engine().parts().fingerprint;
     let doc = snapshot.doc();
-    if doc.fingerprint != *parts {
-        let message = format!("snapshot {} was made with other parts than this server has", snapshot.id);
-        return Err(Error::new(ErrorCode::EngineMismatch, message)
-            .cause(format!("made with {:?}, here are {parts:?}", doc.fingerprint)));
-    }
+    parts::check(platform, doc.shown.mode, &doc.fingerprint)
+        .map_err(|why| why.told(format!("snapshot {}", snapshot.id)))?;
     let mut expected = Vec::new();
     {
         let tables = platform.registry().tables();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use remuda_journal::{Change, Hold, Holder, NewSandbox, Reservation, SandboxChange};
 use remuda_types::wire::{Sandbox, StartSandbox};
-use remuda_types::{Error, ErrorCode, Quota, SandboxId, SandboxState};
+use remuda_types::{Error, ErrorCode, Quota, SandboxId, SandboxState, SnapshotMode};
 use serde_json::Value;
 use tokio::sync::OwnedMutexGuard;
 
@@ -16,9 +16,9 @@ use crate::deadlines::asked;
 use crate::ledger::{Entry, Ledger};
 use crate::operation::{Ended, Operation, Work, canonical};
 use crate::operations::create::Plan as Made;
-use crate::operations::launch;
 use crate::operations::raise::{self, Source};
 use crate::operations::remove;
+use crate::operations::{launch, parts};
 use crate::platform::Platform;
 use crate::records::{SandboxRecords, SandboxSpec};
 use crate::registry::{Predecessor, SandboxCell};
@@ -75,7 +75,10 @@ impl Operation for Start {
         // A life as long as the last one was to be, from now on.
         let term = before.life.term().map(|term| asked::anew(&term, platform.timeout_ms_max()));
         let spec = SandboxSpec { launch, term, ..before.spec.clone() };
-        let made = Made::new(platform, before.labels.clone(), spec, before.layers.clone())?;
+        parts::check(platform, SnapshotMode::Filesystem, &before.parts)
+            .map_err(|why| why.told(before.id.to_string()))?;
+        let parts = parts::of_copy(platform, SnapshotMode::Filesystem, &before.parts);
+        let made = Made::new(platform, before.labels.clone(), spec, before.layers.clone(), parts)?;
         let mut reservation = made.reservation(platform, caller, Some(self.id.slot.clone()))?;
         reservation.sandbox =
             reservation.sandbox.map(|sandbox| NewSandbox { continues: Some(before.id.clone()), ..sandbox });

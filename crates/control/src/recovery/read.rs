@@ -11,7 +11,7 @@ use crate::executions::{Executions, Retention};
 use crate::pages;
 use crate::platform::Platform;
 use crate::records::{self, HostRecord, SandboxRecords, SandboxSpec, SnapshotDoc};
-use crate::registry::{Predecessor, SandboxCell, SnapshotCell};
+use crate::registry::{Ground, Predecessor, SandboxCell, SnapshotCell};
 
 /// What is to be done about a sandbox.
 #[derive(Debug, Clone, PartialEq)]
@@ -110,7 +110,9 @@ async fn sandbox(
         status.reason = Some("its processes are not on record: an earlier build of the server made it".to_owned());
     }
     let records = SandboxRecords { journal: platform.journal().clone(), account: record.account, uid: record.uid };
-    let cell = SandboxCell::new(record.id, records, record.labels, spec, record.layers, executions, status);
+    let parts = records::read(&format_args!("the parts of {}", record.id), &record.parts)?;
+    let ground = Ground { layers: record.layers, parts };
+    let cell = SandboxCell::new(record.id, records, record.labels, spec, ground, executions, status);
     if record.state == SandboxState::Stopped {
         // A server that was killed just after the machine had died may not have written down the ends of all.
         cell.executions.sandbox_ended(false);

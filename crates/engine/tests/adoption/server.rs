@@ -177,7 +177,8 @@ async fn serve() {
     let dir = std::env::var_os(DIRECTORY).expect("started by the other tests only");
     let engine = engine(Path::new(&dir));
     let uid = Uid::from_entropy([b'm'; 20]);
-    let spec = MachineSpec { uid, layers: Vec::new(), limits: LIMITS, internet: false };
+    let parts = engine.parts().fingerprint.clone();
+    let spec = MachineSpec { uid, layers: Vec::new(), parts, limits: LIMITS, internet: false };
     let site = engine.prepare(&spec).await.unwrap();
     let mut channel = site.open_channel().unwrap();
     println!("\nprepared ");
