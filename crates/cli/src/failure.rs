@@ -8,6 +8,7 @@ use remuda_engine::install::{NotReady, SetupError};
 use remuda_types::{Error, ErrorCode};
 
 use crate::connection::KEY_VARIABLE;
+use crate::print;
 
 /// A negative result.
 pub const NEGATIVE: u8 = 1;
@@ -161,10 +162,10 @@ pub fn report(error: &anyhow::Error) -> u8 {
         return NEGATIVE;
     }
     let failure = explain(error);
-    eprintln!("error: {}", failure.message);
+    eprintln!("error: {}", print::plain(&failure.message));
     for (name, text) in [("cause", &failure.cause), ("remedy", &failure.remedy)] {
         for line in text.iter().flat_map(|text| text.lines()) {
-            eprintln!("{name}: {line}");
+            eprintln!("{name}: {}", print::plain(line));
         }
     }
     failure.exit

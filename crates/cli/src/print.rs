@@ -18,26 +18,30 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(line(text)?)
 }
 
-/// Rows under a heading, in columns.
+/// Rows under a heading, in columns. What somebody else named, such as a label, stays in its row and steers no terminal.
 pub fn table<const N: usize>(heading: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> io::Result<()> {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(heading).add_rows(rows);
-    // The first column begins where the line does.
-    if let Some(column) = table.column_mut(0) {
-        column.set_padding((0, 1));
-    }
-    let text = table.to_string();
-    for row in text.lines() {
+    for row in rows_of(heading, rows).lines() {
         line(row.trim_end())?;
     }
     Ok(())
 }
 
-/// Names and values, one pair a line.
+fn rows_of<const N: usize>(heading: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(heading);
+    table.add_rows(rows.into_iter().map(|row| row.map(|cell| plain(&cell))));
+    // The first column begins where the line does.
+    if let Some(column) = table.column_mut(0) {
+        column.set_padding((0, 1));
+    }
+    table.to_string()
+}
+
+/// Names and values, one pair a line, whatever is in a value.
 pub fn pairs(pairs: &[(&str, String)]) -> io::Result<()> {
     let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in pairs {
-        line(format!("{name:width$}  {value}"))?;
+        line(format!("{name:width$}  {}", plain(value)))?;
     }
     Ok(())
 }
@@ -199,5 +203,13 @@ mod tests {
     fn a_command_of_a_guest_cannot_steer_the_terminal() {
         assert_eq!(command(&["printf".into(), "\x1b[2J\nx".into()]), "printf  [2J x");
         assert!(command(&["x".repeat(100)]).ends_with('…'));
+    }
+
+    #[test]
+    fn a_label_stays_in_its_row_and_cannot_steer_the_terminal() {
+        let rows = [["c1".to_owned(), "a=\x1b[2J\nc2 running".to_owned()], ["c3".to_owned(), "b".to_owned()]];
+        let text = rows_of(["ID", "LABELS"], rows);
+        assert_eq!(text.lines().count(), 3, "{text:?}");
+        assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
     }
 }

@@ -27,8 +27,39 @@ pub(crate) const SANDBOX_EXPIRED: &str = "sandbox.expired";
 /// Something was put right that was not as the rest said it was.
 pub(crate) const SERVER_REPAIRED: &str = "server.repaired";
 
+/// An access key was made.
+pub(crate) const ACCESS_KEY_MADE: &str = "access_key.made";
+/// An access key opens nothing any more.
+pub(crate) const ACCESS_KEY_REVOKED: &str = "access_key.revoked";
+
+/// A capture is verified.
+const SNAPSHOT_ACTIVE: &str = "snapshot.active";
+/// A capture failed.
+const SNAPSHOT_FAILED: &str = "snapshot.failed";
+/// A capture was deleted.
+const SNAPSHOT_DELETED: &str = "snapshot.deleted";
+
+/// All kinds.
+pub(crate) const KINDS: &[&str] = &[
+    SANDBOX_RUNNING,
+    SANDBOX_PAUSED,
+    SANDBOX_DISK_LIMIT,
+    SANDBOX_STOPPED,
+    SANDBOX_GONE,
+    SANDBOX_FAILED,
+    SANDBOX_DEADLINE_SOON,
+    SANDBOX_EXPIRED,
+    SNAPSHOT_ACTIVE,
+    SNAPSHOT_FAILED,
+    SNAPSHOT_DELETED,
+    ACCESS_KEY_MADE,
+    ACCESS_KEY_REVOKED,
+    SERVER_REPAIRED,
+];
+
 /// An event of this moment.
 pub(crate) fn event(account: &Account, kind: &str, about: &EventAbout) -> Change {
+    debug_assert!(KINDS.contains(&kind), "no webhook could be made for {kind}");
     Change::Event(NewEvent {
         account: account.clone(),
         at_ms: now_unix_ms(),
@@ -41,9 +72,9 @@ pub(crate) fn event(account: &Account, kind: &str, about: &EventAbout) -> Change
 /// Tells where a snapshot has come to, where that is worth telling.
 pub(crate) fn snapshot(account: &Account, shown: &Snapshot) -> Option<Change> {
     let kind = match shown.state {
-        SnapshotState::Active => "snapshot.active",
-        SnapshotState::Failed => "snapshot.failed",
-        SnapshotState::Deleted => "snapshot.deleted",
+        SnapshotState::Active => SNAPSHOT_ACTIVE,
+        SnapshotState::Failed => SNAPSHOT_FAILED,
+        SnapshotState::Deleted => SNAPSHOT_DELETED,
         SnapshotState::Capturing | SnapshotState::Verifying | SnapshotState::Deleting => return None,
     };
     let reason = shown.failure.as_ref().filter(|_| shown.state == SnapshotState::Failed);

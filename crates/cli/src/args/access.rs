@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use remuda_types::{AccessKeyId, AccessScope, Account, QuotaSetting, SandboxId, Slot};
+use remuda_types::{AccessScope, Account, QuotaSetting, SandboxId, Slot};
 
 use super::values::{duration, pair, sandbox_id};
 
@@ -31,7 +31,7 @@ pub enum Key {
     Revoke {
         /// Access keys, by the ids that `key ls` prints
         #[arg(required = true, value_name = "KEY")]
-        keys: Vec<AccessKeyId>,
+        keys: Vec<String>,
         #[command(flatten)]
         of: OfAccount,
     },

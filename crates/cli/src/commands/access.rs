@@ -3,11 +3,12 @@
 use remuda_types::wire::{
     AccessKey, AccessKeyList, AccountInfo, AccountList, CreateAccessKey, Reserved, SetAccount, Usage,
 };
-use remuda_types::{Account, Label, Narrowing};
+use remuda_types::{AccessKeyId, Account, IdError, Label, Narrowing};
 
 use super::DONE;
 use crate::args::{AccountCommand, Global, Key, KeyCreate, NarrowingArgs};
 use crate::connection::connect;
+use crate::failure::{Failure, USAGE};
 use crate::{failure, print};
 
 pub async fn key(global: &Global, command: Key) -> anyhow::Result<u8> {
@@ -23,6 +24,7 @@ pub async fn key(global: &Global, command: Key) -> anyhow::Result<u8> {
             Ok(DONE)
         }
         Key::Revoke { keys, of } => {
+            let keys = keys.iter().map(|key| access_key_id(key)).collect::<Result<Vec<_>, _>>()?;
             let client = connect(global)?;
             let (mut revoked, mut code) = (Vec::new(), DONE);
             for id in &keys {
@@ -60,6 +62,15 @@ async fn create(global: &Global, args: KeyCreate) -> anyhow::Result<u8> {
         print::line(&made.secret)?;
     }
     Ok(DONE)
+}
+
+/// Whoever gives the secret instead of the id must not find it in the error, and so in a log.
+fn access_key_id(text: &str) -> Result<AccessKeyId, Failure> {
+    text.parse().map_err(|e: IdError| {
+        let secret = ["rmd_", "mb_"].iter().any(|prefix| text.starts_with(prefix));
+        let message = if secret { "that is an access key's secret, not its id".to_owned() } else { e.to_string() };
+        Failure::new(USAGE, message).remedy("list the ids with: remuda key ls")
+    })
 }
 
 fn narrowing(args: NarrowingArgs) -> Option<Narrowing> {

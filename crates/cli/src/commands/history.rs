@@ -108,7 +108,7 @@ async fn list(global: &Global, client: &Client, mut after: u64) -> anyhow::Resul
         if list.missed > 0 {
             eprintln!("({} older events are no longer kept)", list.missed);
         }
-        list.events.iter().try_for_each(|event| print::line(line(event)))?;
+        list.events.iter().try_for_each(|event| print::line(print::plain(&line(event))))?;
     }
     Ok(DONE)
 }
@@ -119,7 +119,7 @@ async fn follow(global: &Global, client: &Client, after: u64) -> anyhow::Result<
     while let Some(told) = stream.next().await? {
         match told {
             Told::Event(event) if global.json => print::line(serde_json::to_string(&event)?)?,
-            Told::Event(event) => print::line(line(&event))?,
+            Told::Event(event) => print::line(print::plain(&line(&event)))?,
             Told::Gap { missed } => eprintln!("({missed} events are no longer kept)"),
         }
         io::stdout().flush()?;

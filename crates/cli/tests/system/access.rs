@@ -326,6 +326,16 @@ async fn usage_tells_what_lies_on_the_disk() {
 }
 
 #[test]
+fn a_secret_that_is_given_for_an_id_is_not_told_again() {
+    for prefix in ["rmd_", "mb_"] {
+        let secret = format!("{prefix}{}", "5ec2e7".repeat(8));
+        let answer = Answer::of(remuda().args(["key", "revoke", &secret]).output().unwrap());
+        answer.failed(2, "that is an access key's secret, not its id");
+        assert!(!answer.stderr.contains("5ec2e7"), "{}", answer.stderr);
+    }
+}
+
+#[test]
 fn the_commands_make_show_and_revoke_keys() {
     let server = Server::start();
     let secret =

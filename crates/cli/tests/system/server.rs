@@ -16,6 +16,7 @@ fn the_key_is_shown_once_and_opens_tcp() {
     let key = server.key().expect("the first start prints a key");
     let mode = |name: &str| fs::metadata(data_dir.join(name)).unwrap().mode() & 0o777;
     assert_eq!((mode(""), mode("remuda.sock")), (0o700, 0o600));
+    assert_eq!(["journal.db", "journal.db-wal", "journal.db-shm"].map(mode), [0o600; 3], "it holds webhooks' secrets");
     for entry in ["journal.db", "journal.db-wal", "server.lock"] {
         let bytes = fs::read(data_dir.join(entry)).unwrap();
         let holds = bytes.windows(64).any(|window| window == &key.as_bytes()[4..]);

@@ -19,6 +19,7 @@ use super::Accounts;
 use super::secret::{AccessSecret, stored_digest};
 use crate::caller::{Caller, Rights, default_account};
 use crate::clock::id_entropy;
+use crate::events;
 use crate::pages;
 
 /// By so many bytes of its digest a key is found; then the whole digest is compared in constant time.
@@ -187,7 +188,7 @@ impl AccessKeys {
             revoked_at_ms: Some(now_ms),
             doc: key.doc.clone(),
         };
-        let event = event("access_key.revoked", &revoked, caller.access_key.as_ref(), now_ms);
+        let event = event(events::ACCESS_KEY_REVOKED, &revoked, caller.access_key.as_ref(), now_ms);
         let changes = vec![Change::AccessKey(revoked.record()?), event];
         self.inner.journal.apply(changes).await.map_err(|e| crate::errors::journal(&e))?;
         let shown = revoked.show();
@@ -231,7 +232,8 @@ impl AccessKeys {
         let caller = Caller::with_key(account.clone(), id.clone(), rights);
         let made_by = doc.made_by.clone();
         let key = Known { hash, caller, id, created_at_ms: now_ms, revoked_at_ms: None, doc };
-        let changes = vec![Change::AccessKey(key.record()?), event("access_key.made", &key, made_by.as_ref(), now_ms)];
+        let changes =
+            vec![Change::AccessKey(key.record()?), event(events::ACCESS_KEY_MADE, &key, made_by.as_ref(), now_ms)];
         self.inner.accounts.make(&account, changes, now_ms).await?;
         let shown = key.show();
         self.remember(key);

@@ -3,10 +3,10 @@
 use remuda_types::limits::WEBHOOK_EVENTS_MAX;
 use remuda_types::{Error, ErrorCode};
 
-/// Longest pattern, in bytes.
-const PATTERN_BYTES_MAX: usize = 64;
+use crate::events::KINDS;
 
-/// Whether each pattern is one: `sandbox.gone` or `sandbox.*`.
+/// Whether each pattern takes something: `sandbox.gone` or `sandbox.*`. One that is misspelt would be for nothing, ever, and
+/// nobody would hear of it.
 ///
 /// # Errors
 /// `invalid_request`, `limit_reached`.
@@ -14,17 +14,16 @@ pub(super) fn check(patterns: &[String]) -> Result<(), Error> {
     if patterns.len() > WEBHOOK_EVENTS_MAX {
         return Err(Error::limit("webhook_events_max", WEBHOOK_EVENTS_MAX as u64, patterns.len() as u64));
     }
-    let word = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
-    let good = |pattern: &String| match pattern.split_once('.') {
-        Some((thing, what)) => pattern.len() <= PATTERN_BYTES_MAX && word(thing) && (what == "*" || word(what)),
-        None => false,
+    let good = |pattern: &String| match pattern.strip_suffix('*') {
+        Some(thing) => thing.ends_with('.') && KINDS.iter().any(|kind| kind.starts_with(thing)),
+        None => KINDS.contains(&pattern.as_str()),
     };
     match patterns.iter().find(|pattern| !good(pattern)) {
         None => Ok(()),
         Some(wrong) => {
             let shown: String = wrong.chars().take(80).collect();
             Err(Error::new(ErrorCode::InvalidRequest, format!("{shown:?} is no kind of events"))
-                .remedy("write whole kinds such as snapshot.active, or all of a thing such as sandbox.*")
+                .remedy(format!("write whole kinds, or all of a thing as in sandbox.*; there are {}", KINDS.join(", ")))
                 .detail("member", "events"))
         }
     }
@@ -48,6 +47,8 @@ mod tests {
         let patterns = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         assert!(check(&patterns(&["sandbox.*", "snapshot.active", "access_key.made"])).is_ok());
         for wrong in ["", "*", "sandbox", "sandbox.", ".gone", "sandbox.g*", "Sandbox.gone", "sandbox.gone.x", "a b.c"]
+            .into_iter()
+            .chain(["sandboxes.*", "snapshot.made", ".*", "sandbox.gon", "sandbox*"])
         {
             assert!(check(&patterns(&[wrong])).is_err(), "{wrong}");
         }

@@ -3,6 +3,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -43,6 +44,9 @@ pub(crate) fn open(directory: &Path) -> Result<Opened, OpenError> {
     let failed = |e: rusqlite::Error| from_sqlite(&path, &e);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut writer = Connection::open_with_flags(&path, flags).map_err(failed)?;
+    // There are secrets of webhooks in it: a copy of the file is its owner's alone, too. SQLite gives its mode to the files
+    // beside it.
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(|e| from_io(&path, &e))?;
     configure(&writer).map_err(failed)?;
     let mode: String = writer.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(failed)?;
     if mode != "wal" {
