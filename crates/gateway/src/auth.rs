@@ -1,15 +1,16 @@
 //! Who comes in: whoever shows an access key on TCP, and whoever can open the root-only socket. Must never keep, log or
 //! print a secret, and decides nothing about what a caller may do.
 
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use remuda_control::access::{AccessSecret, NotLetIn};
 use remuda_control::{Caller, Platform};
 use remuda_types::{Error, ErrorCode};
 
 use crate::errors::Failure;
+use crate::terminal_socket;
 
 /// Who may use one listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +30,9 @@ pub(crate) async fn authenticate(
 ) -> Response {
     let caller = match access {
         Access::Local => Ok(Caller::operator()),
-        Access::Keys => secret_of(&request).and_then(|secret| platform.authenticate(&secret).map_err(refused)),
+        Access::Keys => secret_of(&request)
+            .or_else(|e| offered_to_terminal(&request).unwrap_or(Err(e)))
+            .and_then(|secret| platform.authenticate(&secret).map_err(refused)),
     };
     match caller {
         Ok(caller) => {
@@ -51,6 +54,24 @@ fn secret_of(request: &Request) -> Result<AccessSecret, Error> {
         return Err(unauthorized("the Authorization header does not name a bearer key"));
     };
     text.trim().parse().map_err(|e| unauthorized(&format!("{e}")))
+}
+
+/// The secret that a browser offers with a WebSocket to a terminal, where it can set no other header. Taken nowhere else:
+/// what is offered to a port is passed on to the application there.
+fn offered_to_terminal(request: &Request) -> Option<Result<AccessSecret, Error>> {
+    if request.headers().contains_key(AUTHORIZATION) {
+        return None;
+    }
+    request.extensions().get::<MatchedPath>().filter(|path| path.as_str() == terminal_socket::PATH)?;
+    let offers = request.headers().get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
+    let mut keys = offers
+        .flat_map(|value| value.split(','))
+        .filter_map(|offer| offer.trim().strip_prefix(terminal_socket::KEY_PROTOCOL));
+    let key = keys.next()?;
+    if keys.next().is_some() {
+        return Some(Err(unauthorized("more than one access key is offered")));
+    }
+    Some(key.parse().map_err(|e| unauthorized(&format!("{e}"))))
 }
 
 fn refused(why: NotLetIn) -> Error {

@@ -27,6 +27,7 @@ mod sandboxes;
 mod serve;
 mod server;
 mod snapshots;
+mod terminal_socket;
 mod terminals;
 mod trees;
 mod usage;

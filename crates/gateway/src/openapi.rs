@@ -3,7 +3,7 @@
 
 use remuda_control::access::{Action, Needs};
 use remuda_types::ErrorCode;
-use remuda_types::wire::{FollowedGap, FollowedOutput};
+use remuda_types::wire::{FollowedGap, FollowedOutput, TerminalSaid, TerminalTold};
 use utoipa::openapi::extensions::ExtensionsBuilder;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -23,7 +23,7 @@ use utoipa::{Modify, OpenApi};
     ),
     servers((url = "http://127.0.0.1:8787", description = "`remuda serve` as it comes")),
     paths(crate::ports::proxy),
-    components(schemas(ErrorCode, FollowedOutput, FollowedGap)),
+    components(schemas(ErrorCode, FollowedOutput, FollowedGap, TerminalSaid, TerminalTold)),
     tags(
         (name = "server", description = "The server itself"),
         (name = "access", description = "Access keys, accounts, and what a caller may do"),
@@ -180,6 +180,7 @@ mod tests {
             "GET /v1/sandboxes/{id}/executions/{execution}",
             "GET /v1/sandboxes/{id}/executions/{execution}/events",
             "GET /v1/sandboxes/{id}/executions/{execution}/output",
+            "GET /v1/sandboxes/{id}/executions/{execution}/terminal",
             "GET /v1/sandboxes/{id}/files",
             "GET /v1/sandboxes/{id}/files/list",
             "GET /v1/sandboxes/{id}/files/stat",

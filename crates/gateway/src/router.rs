@@ -22,7 +22,7 @@ use crate::errors::{Failure, method_not_allowed, panicked, route_not_found};
 use crate::openapi::Base;
 use crate::{
     doctor, events, executions, files, follow, keys, operations, paths, ports, receipts, sandboxes, server, snapshots,
-    terminals, trees, usage, webhooks, whoami,
+    terminal_socket, terminals, trees, usage, webhooks, whoami,
 };
 
 /// Every route for whom `access` lets in.
@@ -79,6 +79,7 @@ fn guarded_routes() -> OpenApiRouter<Platform> {
         .routes(routes!(executions::signal))
         .routes(routes!(terminals::write_input))
         .routes(routes!(terminals::resize))
+        .routes(routes!(terminal_socket::join))
         .routes(routes!(files::read, files::write, paths::remove))
         .routes(routes!(trees::read, trees::write))
         .routes(routes!(paths::list))

@@ -20,6 +20,8 @@ pub const OUTPUT_TAIL_BYTES: usize = 8 << 20;
 pub const OUTPUT_PAGE_BYTES_MAX: usize = 1 << 20;
 /// Output that one piece of a stream of events brings at most, in bytes.
 pub const FOLLOW_PIECE_BYTES_MAX: usize = 64 << 10;
+/// Largest message to a terminal, in bytes.
+pub const TERMINAL_MESSAGE_BYTES_MAX: usize = 256 << 10;
 /// Executions that a sandbox keeps on record.
 pub const EXECUTIONS_RETAINED_MAX: usize = 1024;
 /// Output that all executions of one sandbox keep together, in bytes. Beyond it the oldest ended ones lose theirs.

@@ -37,6 +37,7 @@ mod server;
 mod server_end;
 mod starved;
 mod stop;
+mod terminal_socket;
 mod terminals;
 mod tour;
 mod trees;

@@ -66,6 +66,7 @@ actions! {
     FollowExecution "follow_execution" Needs::Scopes(&[Executions]);
     SignalExecution "signal_execution" Needs::Scopes(&[Executions]);
     WriteInput "write_input" Needs::Scopes(&[Executions]);
+    JoinTerminal "join_terminal" Needs::Scopes(&[Executions]);
     ResizeTerminal "resize_terminal" Needs::Scopes(&[Executions]);
     CancelExecution "cancel_execution" Needs::Scopes(&[Executions]);
     ReadFile "read_file" Needs::Scopes(&[Files]);

@@ -64,6 +64,7 @@ impl Platform {
             ("request_body_bytes_max", limits::REQUEST_BODY_BYTES_MAX as u64),
             ("sandboxes_max", limits::SANDBOXES_MAX as u64),
             ("stdin_bytes_max", limits::STDIN_BYTES_MAX as u64),
+            ("terminal_message_bytes_max", limits::TERMINAL_MESSAGE_BYTES_MAX as u64),
             ("timeout_ms_default", limits::TIMEOUT_MS_DEFAULT.min(self.timeout_ms_max())),
             ("timeout_ms_max", self.timeout_ms_max()),
             ("timeout_ms_min", limits::TIMEOUT_MS_MIN),

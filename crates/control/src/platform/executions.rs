@@ -19,6 +19,7 @@ use crate::stream::{OutputQuery, OutputSlice};
 /// Reads one execution's output piece by piece, for as long as its caller may.
 #[derive(Debug)]
 pub struct OutputFollower {
+    action: Action,
     caller: Caller,
     cell: Arc<ExecutionCell>,
 }
@@ -34,7 +35,7 @@ impl OutputFollower {
     /// # Errors
     /// `unauthorized` where the caller's key is no more; `internal` where its log can't be read.
     pub async fn read(&self, query: OutputQuery) -> Result<OutputSlice, Error> {
-        self.caller.may(Action::FollowExecution)?;
+        self.caller.may(self.action)?;
         self.cell.read(query).await
     }
 }
@@ -171,9 +172,32 @@ impl Platform {
         id: &SandboxId,
         execution: &ExecutionId,
     ) -> Result<OutputFollower, Error> {
-        caller.may(Action::FollowExecution)?;
+        self.follow_as(Action::FollowExecution, caller, id, execution).await
+    }
+
+    /// The same for whoever joins its terminal.
+    ///
+    /// # Errors
+    /// As for [`Platform::execution`].
+    pub async fn join_terminal(
+        &self,
+        caller: &Caller,
+        id: &SandboxId,
+        execution: &ExecutionId,
+    ) -> Result<OutputFollower, Error> {
+        self.follow_as(Action::JoinTerminal, caller, id, execution).await
+    }
+
+    async fn follow_as(
+        &self,
+        action: Action,
+        caller: &Caller,
+        id: &SandboxId,
+        execution: &ExecutionId,
+    ) -> Result<OutputFollower, Error> {
+        caller.may(action)?;
         let cell = self.on_record(caller, id, Some(execution)).await?.get(execution, id)?;
-        Ok(OutputFollower { caller: caller.clone(), cell })
+        Ok(OutputFollower { action, caller: caller.clone(), cell })
     }
 
     /// Sends a signal to an execution's process group.

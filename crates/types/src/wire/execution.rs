@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::error::Error;
 use crate::ids::{ExecutionId, SandboxId};
 use crate::states::ExecutionState;
 
@@ -183,6 +184,55 @@ pub struct FollowedGap {
     pub offset: u64,
     /// Bytes that are missing.
     pub missed: u64,
+}
+
+/// A text message to `GET …/executions/{id}/terminal`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum TerminalSaid {
+    /// The terminal is to have another size.
+    Resize {
+        /// Columns, at least 1.
+        cols: u16,
+        /// Rows, at least 1.
+        rows: u16,
+    },
+}
+
+/// A text message from `GET …/executions/{id}/terminal`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum TerminalTold {
+    /// The first message: binary ones from here on are output from this place.
+    Begin {
+        /// Place of the first byte that comes.
+        offset: u64,
+        /// The execution as it stands.
+        execution: Box<Execution>,
+    },
+    /// Output that is no longer kept.
+    Gap {
+        /// Place of the first byte that is missing.
+        offset: u64,
+        /// Bytes that are missing.
+        missed: u64,
+    },
+    /// The guest has what was typed, so far. Whoever comes back with this as `typed` and with the same `writer` sends
+    /// what came behind it again.
+    Taken {
+        /// Bytes of this writer.
+        typed: u64,
+    },
+    /// Something was refused; the socket closes.
+    Error {
+        /// Why.
+        error: Error,
+    },
+    /// The execution has ended, and all of its output was sent; the socket closes.
+    End {
+        /// The execution at its end.
+        execution: Box<Execution>,
+    },
 }
 
 /// `POST …/executions/{id}/signal`.
