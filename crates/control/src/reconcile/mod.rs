@@ -187,7 +187,12 @@ pub(crate) async fn run(shared: Weak<Shared>, every: Duration) {
                 tracing::warn!("{} {}: {}; {}", finding.thing.word(), finding.name, finding.found, finding.remedy);
             }),
             Err(e) if e.code == ErrorCode::ShuttingDown => return,
-            Err(e) => tracing::warn!("records and machine are not compared: {e}"),
+            // An end that removes everything takes away what was just being looked at.
+            Err(_) if platform.closing().is_cancelled() => return,
+            Err(e) => {
+                let cause = e.cause.as_deref().unwrap_or("no cause is known");
+                tracing::warn!("records and machine are not compared: {e}: {cause}");
+            }
         }
         let closing = platform.closing().clone();
         drop(platform);
