@@ -314,7 +314,7 @@ impl Ledger {
 
 /// What is written of a snapshot that became active; of one that was removed meanwhile, its removal tells.
 pub(crate) async fn of_snapshot(platform: &Platform, cell: &SnapshotCell, operation: Option<&OperationId>) -> Entry {
-    let shown = cell.show();
+    let shown = cell.to_be();
     if shown.state != SnapshotState::Active {
         return Entry::default();
     }

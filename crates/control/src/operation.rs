@@ -99,6 +99,8 @@ pub(crate) struct Ended<T> {
     pub(crate) hands_back: bool,
     /// The snapshot of a fork, which is seen to once the outcome is on record, and not before.
     pub(crate) settling: Option<Arc<SnapshotCell>>,
+    /// The snapshot that was verified in it: it is active once that is on record.
+    pub(crate) publishing: Option<Arc<SnapshotCell>>,
 }
 
 impl<T> Ended<T> {
@@ -122,6 +124,11 @@ impl<T> Ended<T> {
         Ended { over: Some(cell.clone()), ..self }
     }
 
+    /// Names the snapshot that is active once this is on record.
+    pub(crate) fn publishing(self, cell: &Arc<SnapshotCell>) -> Self {
+        Ended { publishing: Some(cell.clone()), ..self }
+    }
+
     /// Names the snapshot that is to be seen to afterwards.
     pub(crate) fn settling(self, cell: &Arc<SnapshotCell>) -> Self {
         Ended { settling: Some(cell.clone()), ..self }
@@ -130,7 +137,15 @@ impl<T> Ended<T> {
 
 impl<T> From<Result<T, Fault>> for Ended<T> {
     fn from(result: Result<T, Fault>) -> Self {
-        Ended { result, changes: Vec::new(), over: None, settling: None, turns: Vec::new(), hands_back: false }
+        Ended {
+            result,
+            changes: Vec::new(),
+            over: None,
+            settling: None,
+            publishing: None,
+            turns: Vec::new(),
+            hands_back: false,
+        }
     }
 }
 
@@ -297,12 +312,15 @@ async fn drive<O: Operation>(
 
 /// Writes the outcome down, lets go of what has ended with it, and has seen to what is left to do.
 pub(crate) async fn conclude<T: Serialize>(platform: &Platform, work: &Work, ended: Ended<T>) -> Result<T, Error> {
-    let (over, settling) = (ended.over.clone(), ended.settling.clone());
+    let (over, settling, publishing) = (ended.over.clone(), ended.settling.clone(), ended.publishing.clone());
     let (result, written) = work.finish(ended).await;
     if let Some(cell) = over.filter(|_| written) {
         platform.registry().tables().forget_sandbox(&cell);
     }
     // Where it could not be written, the next server does both.
+    if let Some(cell) = publishing.filter(|_| written) {
+        cell.written();
+    }
     if let Some(cell) = settling.filter(|_| written) {
         let finishing = platform.clone();
         platform.under_way().spawn(async move { fork::settle(&finishing, &cell).await });

@@ -226,12 +226,14 @@ pub(crate) struct SnapshotInner {
     pub(crate) doc: SnapshotDoc,
     /// Restores that read it now.
     pub(crate) readers: usize,
+    /// It is active, and that is not on the disk yet: nobody is told.
+    unwritten: bool,
 }
 
 impl SnapshotCell {
     pub(crate) fn new(account: Account, doc: SnapshotDoc) -> Arc<SnapshotCell> {
         let id = doc.shown.id.clone();
-        Arc::new(SnapshotCell { id, account, inner: Mutex::new(SnapshotInner { doc, readers: 0 }) })
+        Arc::new(SnapshotCell { id, account, inner: Mutex::new(SnapshotInner { doc, readers: 0, unwritten: false }) })
     }
 
     pub(crate) fn inner(&self) -> MutexGuard<'_, SnapshotInner> {
@@ -240,7 +242,29 @@ impl SnapshotCell {
 
     /// As the API shows it.
     pub(crate) fn show(&self) -> Snapshot {
+        let inner = self.inner();
+        let mut shown = inner.doc.shown.clone();
+        if inner.unwritten && shown.state == SnapshotState::Active {
+            shown.state = SnapshotState::Verifying;
+        }
+        shown.judged()
+    }
+
+    /// As the API shows it when what is being written down is on the disk.
+    pub(crate) fn to_be(&self) -> Snapshot {
         self.inner().doc.shown.clone().judged()
+    }
+
+    /// It was verified: active, once that is written down.
+    pub(crate) fn verified(&self) {
+        let mut inner = self.inner();
+        inner.doc.shown.state = SnapshotState::Active;
+        inner.unwritten = true;
+    }
+
+    /// What was to be written down is.
+    pub(crate) fn written(&self) {
+        self.inner().unwritten = false;
     }
 
     /// All that is written down of it, as it stands.

@@ -96,7 +96,7 @@ pub(crate) async fn conclude(
         Ok(change) if cell.is_over() => return Ended::done(cell.show(), vec![change]),
         Ok(change) => {
             let entry = ledger::of_snapshot(platform, cell, work.id.as_ref()).await;
-            return Ended::done(cell.show(), vec![change]).with(entry);
+            return Ended::done(cell.to_be(), vec![change]).with(entry).publishing(cell);
         }
         Err(error) => error.detail("snapshot", cell.id.to_string()),
     };
@@ -354,7 +354,8 @@ async fn explain(live: &Live, source: &SandboxCell, e: EngineError) -> Error {
     }
 }
 
-/// Holds the manifest against the disk and makes the snapshot active in memory; whoever calls writes that down.
+/// Holds the manifest against the disk and makes the snapshot active in memory; whoever calls writes that down, and then
+/// says so ([`SnapshotCell::written`]).
 pub(crate) async fn verify(platform: &Platform, cell: &Arc<SnapshotCell>) -> Result<(), Error> {
     let layer = platform.engine().dirs().layer(&cell.id);
     let SnapshotDoc { memory, shown, .. } = cell.doc();
@@ -381,8 +382,10 @@ pub(crate) async fn verify(platform: &Platform, cell: &Arc<SnapshotCell>) -> Res
             }
             doc.layer_seal = Some(seal);
             // It may have been deleted meanwhile.
-            if doc.shown.state == SnapshotState::Verifying {
-                doc.shown.state = SnapshotState::Active;
+            let verified = doc.shown.state == SnapshotState::Verifying;
+            drop(inner);
+            if verified {
+                cell.verified();
             }
             Ok(())
         }

@@ -155,8 +155,9 @@ pub(crate) async fn settle(platform: &Platform, cell: &Arc<SnapshotCell>) {
             capture::fail(platform, cell, &e).await
         }
     };
-    if let Err(e) = platform.journal().apply(changes).await {
-        tracing::error!("the state of {} is not written down: {e}", cell.id);
+    match platform.journal().apply(changes).await {
+        Ok(_) => cell.written(),
+        Err(e) => tracing::error!("the state of {} is not written down: {e}", cell.id),
     }
     drop((entry, reading));
     platform.collect().await;
