@@ -69,12 +69,13 @@ pub(crate) async fn join(
     connection: Option<Extension<Connection>>,
     upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
 ) -> Answer<Response> {
+    // Whoever may not join learns that first.
+    let output = platform.join_terminal(&caller, &of.id, &of.execution).await?;
     let upgrade = upgrade.map_err(|e| {
         invalid("this is no WebSocket")
             .cause(e.body_text())
             .remedy("open it as a WebSocket, or use …/stdin and …/events")
     })?;
-    let output = platform.join_terminal(&caller, &of.id, &of.execution).await?;
     if output.show().pty.is_none() {
         let message = format!("execution {} has no terminal", of.execution);
         return Err(Error::new(ErrorCode::InvalidRequest, message).remedy("start one with `pty`").into());

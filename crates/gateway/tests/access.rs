@@ -40,6 +40,7 @@ fn samples() -> Vec<Sample> {
                 Action::ForkSandbox => json!({ "count": 1 }),
                 Action::StartExecution => json!({ "argv": ["true"] }),
                 Action::SignalExecution => json!({ "signal": 15 }),
+                Action::ResizeTerminal => json!({ "cols": 80, "rows": 24 }),
                 Action::CreateKey => json!({ "scopes": [] }),
                 Action::CreateWebhook => json!({ "url": "https://a.example/" }),
                 Action::RedeliverWebhook => json!({ "sequence": 1 }),
@@ -58,6 +59,9 @@ fn samples() -> Vec<Sample> {
                 .replace("{path}", "a");
             if path.contains("/files") {
                 path.push_str("?path=/workspace/x");
+            }
+            if call == Action::WriteInput {
+                path.push_str("?offset=0");
             }
             if call == Action::MoveFile {
                 path.push_str("&to=/workspace/y");

@@ -13,6 +13,9 @@
 //!   the number is its own.
 //! - Of a group whose leader was reaped the number stays taken as long as a process is in it. The group is forgotten as
 //!   soon as it is seen empty (looked at whenever an orphan is reaped), or its number is seen at a new process.
+//! - A group that was killed is killed again at each such look, until it is empty: a process that one of them was just
+//!   making joins the group behind the signal (gVisor sends it to those that are there). Whoever made it has died of the
+//!   signal, and is reaped after that.
 //!
 //! Without children the reaper sleeps until one was made; nothing polls.
 
@@ -39,8 +42,30 @@ struct Table {
     slots: Vec<Arc<Slot>>,
     /// Groups whose leader was reaped and that still had a process when last looked at.
     leaderless: Vec<i32>,
+    /// Groups that were killed and not seen empty since.
+    killed: Vec<i32>,
     /// Counts the children made.
     made: u64,
+}
+
+impl Table {
+    /// Sends a signal, or kills a group that was killed before; forgets it where nobody is left in it.
+    fn signal_group(&mut self, group: i32, signal: i32) -> Result<(), Errno> {
+        let killed = self.killed.contains(&group);
+        let sent = kill_group(group, if killed { libc::SIGKILL } else { signal });
+        match sent {
+            Err(Errno::SRCH) => self.forget(group),
+            Ok(()) if signal == libc::SIGKILL && !killed => self.killed.push(group),
+            _ => {}
+        }
+        sent
+    }
+
+    /// Nobody is left in the group, or its number is somebody else's.
+    fn forget(&mut self, group: i32) {
+        self.leaderless.retain(|other| *other != group);
+        self.killed.retain(|other| *other != group);
+    }
 }
 
 /// The table of children.
@@ -75,7 +100,7 @@ impl Children {
         let mut table = lock(&self.table);
         // Unless it has been reaped meanwhile, in which case the group that is listed is its own.
         if table.slots.iter().any(|other| std::ptr::eq(&**other, slot)) {
-            table.leaderless.retain(|group| *group != pid);
+            table.forget(pid);
         }
         table.made += 1;
         self.born.notify_one();
@@ -100,16 +125,13 @@ impl Children {
             }
             // The leader was reaped, so a process of its number is somebody else.
             if Path::new(&format!("/proc/{pid}")).exists() {
-                table.leaderless.retain(|group| *group != pid);
+                table.forget(pid);
                 return Signalled::NobodyLeft;
             }
         }
-        match kill_group(pid, signal) {
+        match table.signal_group(pid, signal) {
             Ok(()) => Signalled::Sent,
-            Err(Errno::SRCH) => {
-                table.leaderless.retain(|group| *group != pid);
-                Signalled::NobodyLeft
-            }
+            Err(Errno::SRCH) => Signalled::NobodyLeft,
             Err(errno) => Signalled::Refused(errno),
         }
     }
@@ -136,11 +158,13 @@ impl Children {
         let slot = at.map(|at| table.slots.swap_remove(at));
         let exit = wait_id(libc::P_PID, pid as libc::id_t, libc::WEXITED | libc::WNOHANG);
         if slot.is_some() {
-            if kill_group(pid, 0).is_ok() {
+            if table.signal_group(pid, 0).is_ok() {
                 table.leaderless.push(pid);
             }
         } else {
-            table.leaderless.retain(|group| kill_group(*group, 0) != Err(Errno::SRCH));
+            for group in table.leaderless.clone() {
+                let _ = table.signal_group(group, 0);
+            }
         }
         drop(table);
         if let Some(slot) = slot {

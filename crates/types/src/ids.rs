@@ -24,13 +24,13 @@ pub enum IdError {
     )]
     BareSlot(String),
     /// The slot has characters or a length that slots don't have.
-    #[error("{0:?} is not a slot: 1 to 63 of a-z, 0-9 and '-', beginning with a letter or digit")]
+    #[error("{} is not a slot: 1 to 63 of a-z, 0-9 and '-', beginning with a letter or digit", told(.0))]
     Slot(String),
     /// The generation is not a UTC time in milliseconds in its one canonical form.
-    #[error("{0:?} is not a generation: a UTC time with milliseconds, as in 2026-10-08T12:00:00.000Z")]
+    #[error("{} is not a generation: a UTC time with milliseconds, as in 2026-10-08T12:00:00.000Z", told(.0))]
     Generation(String),
     /// A prefixed id (`snap-…`, `exec-…`) or uid is malformed.
-    #[error("{text:?} is not {what}: it looks like {prefix}{}", "x".repeat(UID_LEN))]
+    #[error("{} is not {what}: it looks like {prefix}{}", told(text), "x".repeat(UID_LEN))]
     Tagged {
         /// What was expected, with its article.
         what: &'static str,
@@ -39,6 +39,20 @@ pub enum IdError {
         /// What was given.
         text: String,
     },
+}
+
+/// How access keys begin: as ours do, or as clients made for another service want it; both name the same one.
+pub const ACCESS_KEY_PREFIXES: [&str; 2] = ["rmd_", "mb_"];
+
+/// What was given, as an error may repeat it: an access key in the place of an id is a secret all the same, and nobody
+/// wants to read kilobytes.
+fn told(text: &str) -> String {
+    const CHARS_MAX: usize = 100;
+    let secrets = ACCESS_KEY_PREFIXES.iter().filter_map(|prefix| Some(text.find(prefix)? + prefix.len())).min();
+    let (open, secret) = (&text[..secrets.unwrap_or(text.len())], secrets.is_some());
+    let cut: String = open.chars().take(CHARS_MAX).collect();
+    let rest = if secret || cut.len() < open.len() { "…" } else { "" };
+    format!("{cut:?}{rest}")
 }
 
 macro_rules! string_serde {
@@ -312,5 +326,22 @@ mod tests {
             let id = SnapshotId::from_entropy(entropy);
             prop_assert_eq!(id.as_str().parse::<SnapshotId>().unwrap(), id);
         }
+    }
+
+    #[test]
+    fn a_secret_in_the_place_of_an_id_is_not_told_again() {
+        let secret = format!("{}0123456789abcdef", ACCESS_KEY_PREFIXES[0]);
+        let errors = [
+            secret.parse::<AccessKeyId>().unwrap_err(),
+            secret.parse::<SnapshotId>().unwrap_err(),
+            secret.parse::<Slot>().unwrap_err(),
+            secret.parse::<SandboxId>().unwrap_err(),
+            format!("c1@{secret}").parse::<SandboxId>().unwrap_err(),
+        ];
+        for error in errors {
+            let text = error.to_string();
+            assert!(text.contains("rmd_") && !text.contains("0123"), "{text}");
+        }
+        assert!("x".repeat(5000).parse::<SnapshotId>().unwrap_err().to_string().len() < 300);
     }
 }

@@ -14,8 +14,8 @@ pub mod wire;
 pub use access::{AccessScope, Label, Narrowing};
 pub use error::{Error, ErrorCode};
 pub use ids::{
-    AccessKeyId, ExecutionId, Generation, IdError, OperationId, PreviewId, ReceiptId, SandboxId, Slot, SnapshotId, Uid,
-    WebhookId,
+    ACCESS_KEY_PREFIXES, AccessKeyId, ExecutionId, Generation, IdError, OperationId, PreviewId, ReceiptId, SandboxId,
+    Slot, SnapshotId, Uid, WebhookId,
 };
 pub use keys::{Account, Key, NameError};
 pub use quota::{Quota, QuotaChanges, QuotaLimits, QuotaSetting};

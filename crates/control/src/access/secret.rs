@@ -4,12 +4,10 @@
 use std::str::FromStr;
 
 use crate::clock::entropy;
-use remuda_types::Error;
+use remuda_types::{ACCESS_KEY_PREFIXES, Error};
 
 /// Random bytes of a secret.
 const SECRET_BYTES: usize = 32;
-/// What a secret may begin with; both name the same one.
-const PREFIXES: [&str; 2] = ["rmd_", "mb_"];
 
 /// A secret that opens the API. It has no `Debug` or `Display`.
 pub struct AccessSecret([u8; SECRET_BYTES]);
@@ -25,7 +23,7 @@ impl AccessSecret {
 
     /// The secret as its owner writes it: `rmd_` and 64 hex digits.
     pub fn reveal(&self) -> String {
-        format!("{}{}", PREFIXES[0], hex(&self.0))
+        format!("{}{}", ACCESS_KEY_PREFIXES[0], hex(&self.0))
     }
 
     /// What may be stored of it.
@@ -38,7 +36,7 @@ impl AccessSecret {
 impl FromStr for AccessSecret {
     type Err = SecretError;
     fn from_str(text: &str) -> Result<Self, SecretError> {
-        let digits = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix)).ok_or(SecretError)?;
+        let digits = ACCESS_KEY_PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix)).ok_or(SecretError)?;
         unhex(digits).map(AccessSecret).ok_or(SecretError)
     }
 }
