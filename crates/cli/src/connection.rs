@@ -36,15 +36,24 @@ pub fn connect_for(global: &Global, key: Option<Key>) -> anyhow::Result<Client> 
 
 /// The directory in which this user's calls are kept; `None` where there is no place for it.
 pub fn pending(global: &Global) -> Option<Pending> {
-    let variable = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    if let Some(state) = variable("XDG_STATE_HOME") {
+    if let Some(state) = directory_in("XDG_STATE_HOME") {
         return Some(Pending::at(state.join("remuda/pending")));
     }
     // Beside the server's own records; where there is no directory, there is no server that a call could reach.
     if global.url.is_none() && rustix::process::geteuid().is_root() && global.data_dir.is_dir() {
         return std::path::absolute(&global.data_dir).ok().map(|dir| Pending::at(dir.join("pending")));
     }
-    variable("HOME").map(|home| Pending::at(home.join(".local/state/remuda/pending")))
+    state_dir().map(|state| Pending::at(state.join("pending")))
+}
+
+/// This user's own directory for what outlives a command; `None` where the environment names no place for it.
+pub fn state_dir() -> Option<PathBuf> {
+    let state = directory_in("XDG_STATE_HOME").or_else(|| directory_in("HOME").map(|home| home.join(".local/state")));
+    state.map(|state| state.join("remuda"))
+}
+
+fn directory_in(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
 fn plain(global: &Global) -> anyhow::Result<Client> {

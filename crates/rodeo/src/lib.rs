@@ -5,12 +5,15 @@
 mod drill;
 pub mod evidence;
 pub mod jobs;
+pub mod judging;
 pub mod observe;
+pub mod page;
 mod probe;
 mod progress;
 pub mod provider;
 pub mod providers;
 pub mod reading;
+pub mod records;
 pub mod report;
 mod run;
 mod steps;

@@ -107,10 +107,14 @@ pub(crate) async fn act<T>(
     (Action { at_ms, took_ms: since_ms(began), what, error }, result)
 }
 
+/// How the putting of these bytes is recorded.
+pub(crate) fn put_text(path: &str, bytes: &[u8]) -> String {
+    format!("put {path}, {} bytes, blake3 {}", bytes.len(), blake3::hash(bytes).to_hex())
+}
+
 /// Puts one file and writes down how it went, with the digest of what was put.
 pub(crate) async fn put<P: Provider>(provider: &P, machine: &Machine, path: &str, bytes: &[u8]) -> Action {
-    let what = format!("put {path}, {} bytes, blake3 {}", bytes.len(), blake3::hash(bytes).to_hex());
-    act(what, provider.put(machine, path, Bytes::copy_from_slice(bytes), false)).await.0
+    act(put_text(path, bytes), provider.put(machine, path, Bytes::copy_from_slice(bytes), false)).await.0
 }
 
 /// Lists a folder.

@@ -145,7 +145,7 @@ pub struct Forked {
 }
 
 /// Whether a machine is there, asked by its own name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Presence {
     /// It is there, in this state.
@@ -157,7 +157,7 @@ pub enum Presence {
 }
 
 /// What is there, for the comparison of before and after.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
     /// Living machines.
     pub machines: Vec<Machine>,

@@ -27,7 +27,7 @@ pub struct RunReport {
     /// What became of the source.
     pub source: SourceState,
     /// Where the time went, in milliseconds.
-    pub timings_ms: BTreeMap<&'static str, u64>,
+    pub timings_ms: BTreeMap<String, u64>,
     /// The bundle's folder.
     pub evidence: String,
     /// Whether everything the run had made was removed, and seen to be absent.

@@ -8,18 +8,25 @@ use std::time::Instant;
 use jiff::Timestamp;
 use remuda_client::Client;
 use remuda_types::SnapshotMode;
-use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
+use crate::evidence::key::Signer;
+use crate::evidence::manifest::{Manifest, WORKLOAD_FOLDER};
+use crate::evidence::verify::parts;
 use crate::evidence::{BUNDLE_SCHEMA, Evidence, EvidenceError};
 use crate::jobs::Ledger;
+use crate::judging::Case;
 use crate::probe::now_ms;
 use crate::progress::Progress;
-use crate::provider::{Abilities, Failure, Inventory, Provider};
+use crate::provider::{Failure, Inventory, Provider};
 use crate::providers::Remuda;
+use crate::records::{AfterRecord, CleanupRecord, Outcome, RunRecord};
 use crate::report::RunReport;
-use crate::steps::{self, CleanupRecord, Context, StepError};
-use crate::workload::{Digests, Patch, Workload, WorkloadError};
+use crate::steps::{self, Context, StepError};
+use crate::workload::{Patch, Workload, WorkloadError};
+
+/// The harness, as bundles name it.
+const HARNESS: &str = concat!("remuda-rodeo ", env!("CARGO_PKG_VERSION"));
 
 /// Told what a run is doing.
 pub type ProgressFn = Arc<dyn Fn(Progress) + Send + Sync>;
@@ -37,6 +44,8 @@ pub struct RunOptions {
     pub patches: Option<Vec<String>>,
     /// Folder in which the run makes the folder of its bundle.
     pub out: PathBuf,
+    /// Who vouches for the evidence.
+    pub signer: Signer,
     /// Ends the run early; it still cleans up.
     pub cancel: CancellationToken,
     /// Told what the run is doing.
@@ -45,13 +54,14 @@ pub struct RunOptions {
 
 impl RunOptions {
     /// A memory comparison of this workload with everything else by default.
-    pub fn new(workload: impl Into<String>, out: impl Into<PathBuf>) -> Self {
+    pub fn new(workload: impl Into<String>, out: impl Into<PathBuf>, signer: Signer) -> Self {
         RunOptions {
             workload: workload.into(),
             mode: SnapshotMode::Memory,
             seed: None,
             patches: None,
             out: out.into(),
+            signer,
             cancel: CancellationToken::new(),
             progress: Arc::new(|_| {}),
         }
@@ -123,27 +133,6 @@ pub async fn run(client: Client, options: RunOptions) -> Result<RunReport, RunEr
     run_with(Remuda::new(client), options).await
 }
 
-/// `run.json`: which run this is and how it ended.
-#[derive(Serialize)]
-struct RunRecord<'a> {
-    schema: u32,
-    harness: &'static str,
-    run: &'a str,
-    workload: &'a str,
-    digests: &'a Digests,
-    provider: &'static str,
-    abilities: Abilities,
-    provider_says: &'a serde_json::Value,
-    mode: SnapshotMode,
-    ledger: &'a Ledger,
-    patches: Vec<&'a str>,
-    started_at_ms: i64,
-    ended_at_ms: Option<i64>,
-    outcome: &'static str,
-    error: Option<String>,
-    timings_ms: std::collections::BTreeMap<&'static str, u64>,
-}
-
 /// Runs a comparison on any provider.
 ///
 /// # Errors
@@ -167,28 +156,31 @@ pub async fn run_with<P: Provider>(provider: P, options: RunOptions) -> Result<R
     let ledger = Ledger::from_seed(options.seed.unwrap_or(check.seed), check.jobs, check.free_jobs);
     let run = run_id(&workload.manifest.name, options.mode);
     let evidence = Evidence::begin(&options.out, &run)?;
-    let digests = workload.digests();
-    let context =
-        Context::new(provider, workload, patches, options.mode, ledger, run, evidence, options.progress.clone());
-    let record = |outcome: &'static str, ended_at_ms: Option<i64>, error: Option<String>| RunRecord {
+    for (path, bytes) in workload.verdict_files() {
+        evidence.keep(&format!("{WORKLOAD_FOLDER}/{path}"), bytes)?;
+    }
+    let case = Case { workload, patches, mode: options.mode, ledger };
+    let context = Context::new(provider, case, run, evidence, options.progress.clone());
+    let case = &context.case;
+    let record = |outcome: Outcome, ended_at_ms: Option<i64>, error: Option<String>| RunRecord {
         schema: BUNDLE_SCHEMA,
-        harness: concat!("remuda-rodeo ", env!("CARGO_PKG_VERSION")),
-        run: &context.run,
-        workload: &context.workload.manifest.name,
-        digests: &digests,
-        provider: context.provider.name(),
+        harness: HARNESS.to_owned(),
+        run: context.run.clone(),
+        workload: case.workload.manifest.name.clone(),
+        digests: case.workload.digests(),
+        provider: context.provider.name().to_owned(),
         abilities: abilities.clone(),
-        provider_says: &provider_says,
-        mode: context.mode,
-        ledger: &context.ledger,
-        patches: context.patches.iter().map(|patch| patch.name.as_str()).collect(),
+        provider_says: provider_says.clone(),
+        mode: case.mode,
+        ledger: case.ledger.clone(),
+        patches: case.patches.iter().map(|patch| patch.name.clone()).collect(),
         started_at_ms,
         ended_at_ms,
         outcome,
         error,
         timings_ms: context.timings_ms(),
     };
-    context.evidence.write("run", &record("running", None, None))?;
+    context.evidence.write("run", &record(Outcome::Running, None, None))?;
     context.evidence.write("inventory-before", &inventory)?;
 
     let compared = tokio::select! {
@@ -200,39 +192,74 @@ pub async fn run_with<P: Provider>(provider: P, options: RunOptions) -> Result<R
 
     let clean = cleaned.as_ref().is_ok_and(|record| record.clean);
     let (outcome, error) = match &compared {
-        Some(Ok(_)) => ("finished", None),
-        Some(Err(error)) => ("failed", Some(error.to_string())),
-        None => ("interrupted", None),
+        Some(Ok(_)) => (Outcome::Finished, None),
+        Some(Err(error)) => (Outcome::Failed, Some(error.to_string())),
+        None => (Outcome::Interrupted, None),
     };
-    context.evidence.write("run", &record(outcome, Some(now_ms()), error))?;
+    let last = record(outcome, Some(now_ms()), error);
+    context.evidence.write("run", &last)?;
     cleaned?;
-    let evidence = context.evidence.folder().display().to_string();
-    match compared {
-        None => Err(RunError::Interrupted { clean, evidence }),
-        Some(Err(StepError::Evidence(error))) => Err(error.into()),
-        Some(Err(error @ StepError::Step { .. })) => {
-            Err(RunError::Step { message: error.to_string(), clean, evidence })
-        }
+    let report = match &compared {
         Some(Ok(compared)) => {
-            let (baseline, branches, cold_control) = steps::reports(&context, &compared);
+            let (baseline, branches, cold_control) = case.reports(compared);
             let report = RunReport {
-                workload: context.workload.manifest.name.clone(),
-                provider: context.provider.name().to_owned(),
-                mode: context.mode,
-                seed: context.ledger.seed,
+                workload: last.workload.clone(),
+                provider: last.provider.clone(),
+                mode: case.mode,
+                seed: case.ledger.seed,
                 baseline,
                 branches,
                 cold_control,
                 source: compared.source.clone(),
-                timings_ms: context.timings_ms(),
-                evidence,
+                timings_ms: last.timings_ms.clone(),
+                // In the bundle it is the run's name, since a bundle may be moved.
+                evidence: context.run.clone(),
                 clean,
             };
-            context.evidence.write("verdicts", &compared)?;
+            context.evidence.write("verdicts", compared)?;
             context.evidence.write("report", &report)?;
-            Ok(report)
+            Some(report)
         }
+        _ => None,
+    };
+    // Also a run that failed is vouched for: it can't be unmade by a later success.
+    seal(&context, &options.signer, last)?;
+
+    let evidence = context.evidence.folder().display().to_string();
+    match (compared, report) {
+        (Some(Err(StepError::Evidence(error))), _) => Err(error.into()),
+        (Some(Err(error @ StepError::Step { .. })), _) => {
+            Err(RunError::Step { message: error.to_string(), clean, evidence })
+        }
+        (Some(Ok(_)), Some(report)) => Ok(RunReport { evidence, ..report }),
+        _ => Err(RunError::Interrupted { clean, evidence }),
     }
+}
+
+/// Signs what was written. Nothing is written afterwards.
+fn seal<P: Provider>(context: &Context<P>, signer: &Signer, run: RunRecord) -> Result<(), EvidenceError> {
+    let digests = parts(&run.digests, Some(&context.case.workload));
+    context.evidence.seal(signer, |files| Manifest {
+        schema: BUNDLE_SCHEMA,
+        run: run.run,
+        outcome: run.outcome,
+        harness: run.harness,
+        runner: runner_digest(),
+        provider: run.provider,
+        provider_says: run.provider_says,
+        mode: run.mode,
+        seed: run.ledger.seed,
+        workload: run.workload,
+        digests,
+        files,
+    })
+}
+
+/// BLAKE3 of this program, hex.
+fn runner_digest() -> Option<String> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(std::fs::File::open("/proc/self/exe").ok()?).ok()?;
+    Some(hasher.finalize().to_hex().to_string())
 }
 
 /// Removes everything, takes the inventory again, and records both.
@@ -242,23 +269,14 @@ async fn finish<P: Provider>(context: &Context<P>, before: &Inventory) -> Result
     let record = steps::clean_up(context).await;
     context.timed("cleanup", began);
     context.evidence.write("cleanup", &record)?;
-    #[derive(Serialize)]
-    struct After<'a> {
-        inventory: Option<&'a Inventory>,
-        error: Option<String>,
-        /// Not there before. Other users of the provider may have made it meanwhile.
-        added: Inventory,
-    }
     let after = context.provider.inventory().await;
     let added = after.as_ref().map(|after| Inventory {
         machines: after.machines.iter().filter(|machine| !before.machines.contains(machine)).cloned().collect(),
         captures: after.captures.iter().filter(|capture| !before.captures.contains(capture)).cloned().collect(),
     });
-    let after = After {
-        inventory: after.as_ref().ok(),
-        error: after.as_ref().err().map(ToString::to_string),
-        added: added.unwrap_or_default(),
-    };
+    let error = after.as_ref().err().map(ToString::to_string);
+    let added = added.unwrap_or_default();
+    let after = AfterRecord { inventory: after.ok(), error, added };
     context.evidence.write("inventory-after", &after)?;
     Ok(record)
 }

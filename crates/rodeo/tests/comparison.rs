@@ -1,14 +1,17 @@
 //! Whole comparisons with the real worker under this machine's Node, on a provider that is not the product: what the
 //! harness asks, what it concludes, and that it cleans up. The product itself is compared where its server is built.
 
+mod evidence;
 mod local;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use local::{Behaviour, Local};
+use remuda_rodeo::evidence::key::Signer;
+use remuda_rodeo::evidence::verify::verify;
 use remuda_rodeo::verdict::Rule;
-use remuda_rodeo::{RunError, RunOptions, RunReport, Verdict, run_with};
+use remuda_rodeo::{RunError, RunOptions, RunReport, Verdict, page, run_with};
 use remuda_types::SnapshotMode;
 use serde_json::Value;
 
@@ -21,7 +24,7 @@ struct Ran {
 async fn compare(behaviour: Behaviour, change: impl FnOnce(&mut RunOptions)) -> Ran {
     let folder = tempfile::tempdir().unwrap();
     let provider = Local::new(&folder.path().join("machines"), behaviour);
-    let mut options = RunOptions::new("worker", folder.path().join("evidence"));
+    let mut options = RunOptions::new("worker", folder.path().join("evidence"), Signer::generate().unwrap());
     change(&mut options);
     let result = run_with(provider.clone(), options).await;
     Ran { provider, result, folder }
@@ -108,6 +111,8 @@ fn evidence_holds_every_raw_observation(report: &RunReport) {
         "fork",
         "inventory-after",
         "inventory-before",
+        "manifest",
+        "manifest.sig",
         "report",
         "run",
         "source",
@@ -116,7 +121,8 @@ fn evidence_holds_every_raw_observation(report: &RunReport) {
         "twin-prepared",
         "verdicts",
     ];
-    let mut expected = expected.map(|name| format!("{name}.json"));
+    let mut expected: Vec<String> = expected.map(|name| format!("{name}.json")).into();
+    expected.push("workload".into());
     expected.sort();
     assert_eq!(names, expected);
     let run = record(report, "run");
@@ -197,7 +203,7 @@ async fn what_was_not_removed_is_told() {
 async fn an_interrupted_run_removes_also_what_was_still_being_made() {
     let folder = tempfile::tempdir().unwrap();
     let provider = Local::new(&folder.path().join("machines"), Behaviour::SlowCreations);
-    let options = RunOptions::new("worker", folder.path().join("evidence"));
+    let options = RunOptions::new("worker", folder.path().join("evidence"), Signer::generate().unwrap());
     let cancel = options.cancel.clone();
     let run = tokio::spawn(run_with(provider.clone(), options));
     provider.creations_begun().await;
@@ -215,6 +221,9 @@ async fn an_interrupted_run_removes_also_what_was_still_being_made() {
     let bundle = std::fs::read_dir(folder.path().join("evidence")).unwrap().next().unwrap().unwrap().path();
     let run: Value = serde_json::from_str(&std::fs::read_to_string(bundle.join("run.json")).unwrap()).unwrap();
     assert_eq!(run["outcome"], "interrupted");
+    // What was seen until then is vouched for all the same.
+    let (verification, _) = verify(&bundle, &[]).unwrap();
+    assert_eq!((verification.problems.as_slice(), verification.as_known), ([].as_slice(), None));
 }
 
 #[tokio::test]
@@ -247,6 +256,11 @@ async fn a_program_that_does_not_start_fails_the_run_with_its_output_and_cleans_
     let error = ran.result.unwrap_err();
     assert!(error.to_string().contains("--no-such-option") && error.to_string().contains("exit code 9"), "{error}");
     assert_eq!((error.exit_code(), ran.provider.living()), (1, 0));
+    let bundle = std::fs::read_dir(ran.folder.path().join("evidence")).unwrap().next().unwrap().unwrap().path();
+    let (verification, story) = verify(&bundle, &[]).unwrap();
+    assert_eq!((verification.problems.as_slice(), verification.as_known), ([].as_slice(), None));
+    let text = page::markdown(&verification, &story.unwrap());
+    assert!(text.contains("No patch is judged") && text.contains("no-such-option"), "{text}");
 }
 
 #[tokio::test]

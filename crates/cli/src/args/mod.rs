@@ -489,8 +489,53 @@ pub struct Events {
 pub enum Rodeo {
     /// Prepare a machine, fork it, apply one patch to each branch, and judge each from outside
     Run(RodeoRun),
+    /// Check a run's evidence offline: every byte against its signature, every verdict anew from what was observed
+    Verify(RodeoVerify),
+    /// Make one page of a run's evidence, after checking it
+    Report(RodeoReport),
+    /// Print the public key that this user's evidence is signed with; it is made where there is none
+    Key(EvidenceKey),
     /// Do on purpose what goes wrong in real life, to a server of its own, and look what is kept of the promises
     Drill(RodeoDrill),
+}
+
+#[derive(Debug, Args)]
+pub struct RodeoVerify {
+    /// The run's directory, as `rodeo run` calls its evidence
+    #[arg(value_name = "BUNDLE")]
+    pub bundle: PathBuf,
+    #[command(flatten)]
+    pub trusted: TrustedKeys,
+}
+
+#[derive(Debug, Args)]
+pub struct TrustedKeys {
+    /// Public key whose signature counts, as `rodeo key` prints it; may be repeated. Without one any good signature does
+    #[arg(long = "trusted-key", value_name = "KEY")]
+    pub trusted: Vec<remuda_rodeo::evidence::key::PublicKey>,
+}
+
+#[derive(Debug, Args)]
+pub struct RodeoReport {
+    /// The run's directory, as `rodeo run` calls its evidence
+    #[arg(value_name = "BUNDLE")]
+    pub bundle: PathBuf,
+    /// File to write; BUNDLE.html or BUNDLE.md beside it when not given, - for standard output
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Write Markdown instead of a page
+    #[arg(long)]
+    pub markdown: bool,
+    #[command(flatten)]
+    pub trusted: TrustedKeys,
+}
+
+#[derive(Debug, Args)]
+pub struct EvidenceKey {
+    /// File of the private key that signs evidence, PKCS#8 PEM; made where there is none. remuda/evidence-key.pem in
+    /// the user's state directory when not given
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -525,4 +570,6 @@ pub struct RodeoRun {
     /// Directory in which the run makes one for its evidence; ./evidence when not given
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub key: EvidenceKey,
 }

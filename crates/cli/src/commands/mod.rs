@@ -4,6 +4,7 @@ mod access;
 mod cancel;
 mod doctor;
 mod drill;
+mod evidence;
 mod exec;
 mod file;
 mod files;
@@ -57,6 +58,9 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Receipt(args) => history::receipt(global, &args.of).await,
         Command::Events(args) => history::events(global, &args).await,
         Command::Rodeo(Rodeo::Run(args)) => rodeo::run(global, args).await,
+        Command::Rodeo(Rodeo::Verify(args)) => evidence::verify(global, &args),
+        Command::Rodeo(Rodeo::Report(args)) => evidence::report(global, &args),
+        Command::Rodeo(Rodeo::Key(args)) => evidence::key(global, &args),
         Command::Rodeo(Rodeo::Drill(args)) => drill::run(global, args).await,
         Command::Openapi => {
             print::line(remuda_gateway::document().to_pretty_json()?)?;

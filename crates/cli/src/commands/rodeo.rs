@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use remuda_client::Client;
+use remuda_rodeo::evidence::key::Signer;
 use remuda_rodeo::{CancellationToken, RunError, RunOptions, RunReport};
 
+use super::evidence;
 use crate::args::{Global, RodeoRun};
 use crate::connection::connect_if_any;
 use crate::embedded::Embedded;
@@ -19,7 +21,9 @@ use crate::signals::Signals;
 pub(super) const EVIDENCE: &str = "evidence";
 
 pub async fn run(global: &Global, args: RodeoRun) -> anyhow::Result<u8> {
-    // First of all: from here on a signal ends the run in order, and what it made is removed.
+    // Before anything is made: a run that nobody can vouch for is none.
+    let signer = evidence::signer(global, &args.key)?;
+    // From here on a signal ends the run in order, and what it made is removed.
     let mut signals = Signals::take()?;
     let cancel = CancellationToken::new();
     let asked = cancel.clone();
@@ -28,11 +32,11 @@ pub async fn run(global: &Global, args: RodeoRun) -> anyhow::Result<u8> {
         asked.cancel();
     });
     let outcome = match connect_if_any(global).await? {
-        Some(client) => compare(client, &args, cancel).await,
+        Some(client) => compare(client, &args, signer, cancel).await,
         None => {
             let embedded = Embedded::start(&global.cache_dir).await?;
             let outcome = match embedded.client() {
-                Ok(client) => compare(client, &args, cancel).await,
+                Ok(client) => compare(client, &args, signer, cancel).await,
                 Err(error) => Err(error),
             };
             // Its end is waited for whatever became of the run; the run's own error is told first.
@@ -50,7 +54,12 @@ pub async fn run(global: &Global, args: RodeoRun) -> anyhow::Result<u8> {
     Ok(report.exit_code())
 }
 
-async fn compare(client: Client, args: &RodeoRun, cancel: CancellationToken) -> anyhow::Result<RunReport> {
+async fn compare(
+    client: Client,
+    args: &RodeoRun,
+    signer: Signer,
+    cancel: CancellationToken,
+) -> anyhow::Result<RunReport> {
     // Drawn on a terminal only, and on standard error.
     let spinner = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
@@ -63,7 +72,7 @@ async fn compare(client: Client, args: &RodeoRun, cancel: CancellationToken) -> 
         seed: args.seed,
         cancel,
         progress: Arc::new(move |progress| shown.set_message(progress.to_string())),
-        ..RunOptions::new(&args.workload, args.out.clone().unwrap_or_else(|| PathBuf::from(EVIDENCE)))
+        ..RunOptions::new(&args.workload, args.out.clone().unwrap_or_else(|| PathBuf::from(EVIDENCE)), signer)
     };
     let outcome = remuda_rodeo::run(client, options).await;
     spinner.finish_and_clear();

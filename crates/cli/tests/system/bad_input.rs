@@ -205,6 +205,7 @@ fn a_workload_that_cannot_be_judged_is_wrong_input() {
         let workload = workload(here.path(), from, to);
         let mut command = remuda();
         command.arg("--data-dir").arg(here.path().join("no-server")).args(["rodeo", "run"]).arg(&workload);
+        command.arg("--key-file").arg(here.path().join("key.pem"));
         let answer = Answer::of(command.arg("--out").arg(here.path().join("out")).output().unwrap());
         answer.failed(2, words);
         assert!(!here.path().join("out").exists(), "no run was begun");

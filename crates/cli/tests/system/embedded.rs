@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 
 use rustix::process::Signal;
 
-use crate::world::{Answer, end, processes_naming, remuda, set_up};
+use crate::world::{Answer, end, processes_naming, remuda, set_up, text};
 
 fn entries(directory: &Path) -> usize {
     fs::read_dir(directory).unwrap().count()
@@ -23,6 +23,7 @@ fn an_embedded_server_goes_with_its_run() {
         let mut command = remuda();
         command.args(["rodeo", "run", workload, "--json", "--out"]).arg(&out);
         command.arg("--data-dir").arg(&absent).env("TMPDIR", &place);
+        command.arg("--key-file").arg(temporary.path().join("key.pem"));
         command
     };
     let answer = Answer::of(run("worker").output().unwrap());
@@ -30,12 +31,52 @@ fn an_embedded_server_goes_with_its_run() {
     let report = answer.json();
     let verdicts: Vec<_> = report["branches"].as_array().unwrap().iter().map(|branch| &branch["verdict"]).collect();
     assert_eq!(verdicts, ["reproduced", "passed", "failed"]);
-    assert!(Path::new(report["evidence"].as_str().unwrap()).is_dir());
+    let evidence = Path::new(report["evidence"].as_str().unwrap());
+    the_evidence_is_checked_and_reported_without_a_server(evidence, &temporary.path().join("key.pem"));
     assert_eq!(entries(&place), 0);
 
     Answer::of(run("no-such-workload").output().unwrap()).failed(2, "no-such-workload");
     assert_eq!(entries(&place), 0);
     assert!(!absent.exists(), "an embedded server makes no data directory where none was");
+}
+
+fn the_evidence_is_checked_and_reported_without_a_server(evidence: &Path, key: &Path) {
+    let rodeo = |words: &[&str]| {
+        let mut command = remuda();
+        // Nobody is there to be asked.
+        command.env("REMUDA_URL", "http://127.0.0.1:1").arg("rodeo").args(words);
+        command
+    };
+    let public = text(&Answer::of(rodeo(&["key", "--key-file"]).arg(key).output().unwrap()).stdout);
+    let public = public.trim();
+    let answer = Answer::of(rodeo(&["verify", "--trusted-key", public]).arg(evidence).output().unwrap());
+    assert_eq!(answer.code, 0, "{}", answer.stderr);
+    let told = text(&answer.stdout);
+    assert!(told.contains("the evidence holds, and every control got its known verdict"), "{told}");
+    assert!(told.contains(&format!("signed by {public}, a trusted key")), "{told}");
+
+    let answer = Answer::of(rodeo(&["report", "--json"]).arg(evidence).output().unwrap());
+    let page = answer.json()["report"].as_str().unwrap().to_owned();
+    assert!(fs::read_to_string(&page).unwrap().contains("every control got its known verdict"));
+    let answer = Answer::of(rodeo(&["report", "--markdown", "--out", "-"]).arg(evidence).output().unwrap());
+    let told = text(&answer.stdout);
+    assert!(told.contains("| branch correct | passed | as known |"), "{told}");
+
+    let other = key.with_file_name("other-key.pem");
+    let other = text(&Answer::of(rodeo(&["key", "--key-file"]).arg(other).output().unwrap()).stdout);
+    let answer =
+        Answer::of(rodeo(&["verify", "--json", "--trusted-key", other.trim()]).arg(evidence).output().unwrap());
+    assert_eq!((answer.code, &answer.json()["trusted"]), (1, &false.into()));
+    Answer::of(rodeo(&["verify", "--trusted-key", "abc"]).arg(evidence).output().unwrap())
+        .failed(2, "is no public key");
+
+    let record = evidence.join("branch-misleading.json");
+    let text = fs::read_to_string(&record).unwrap();
+    fs::write(&record, text.replacen("failed", "passed", 1)).unwrap();
+    let answer = Answer::of(rodeo(&["verify", "--json"]).arg(evidence).output().unwrap());
+    assert_eq!(answer.code, 1);
+    assert_eq!(answer.json()["problems"][0]["file"], "branch-misleading.json");
+    Answer::of(rodeo(&["verify"]).arg(key.with_file_name("tmp")).output().unwrap()).failed(2, "is no bundle");
 }
 
 /// A run in the background that has begun, as its evidence shows.
@@ -45,6 +86,8 @@ fn begun(place: &Path, out: &Path) -> Child {
         .arg(out)
         .arg("--data-dir")
         .arg(place.with_file_name("no-server"))
+        .arg("--key-file")
+        .arg(place.with_file_name("key.pem"))
         .env("TMPDIR", place)
         .stdout(Stdio::null())
         .stderr(Stdio::null())

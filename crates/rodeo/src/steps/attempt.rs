@@ -23,7 +23,8 @@ pub(crate) async fn put_patch<P: Provider>(
     bytes: &[u8],
     attempt: &mut Attempt,
 ) {
-    attempt.put = Some(probe::put(&context.provider, machine, &context.workload.manifest.reload.file, bytes).await);
+    attempt.put =
+        Some(probe::put(&context.provider, machine, &context.case.workload.manifest.reload.file, bytes).await);
 }
 
 /// Releases, reads the results when they are there, and the status once more.

@@ -5,41 +5,15 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use serde::Serialize;
 
 use super::Context;
 use crate::provider::{Capture, Machine, Presence, Provider};
+use crate::records::{CaptureRemoval, CleanupRecord, MachineRemoval};
 
 /// How long cleanup waits for calls that are still making something.
 const MAKING_LEFT_TIME_MAX: Duration = Duration::from_secs(60);
 /// How long one call of the cleanup may take.
 const REMOVAL_TIME_MAX: Duration = Duration::from_secs(60);
-
-/// What cleanup did and saw. Each fact was asked by itself.
-#[derive(Debug, Default, Serialize)]
-pub(crate) struct CleanupRecord {
-    /// Whether calls were still making something when cleanup began to remove.
-    pub calls_left: usize,
-    pub machines: Vec<MachineRemoval>,
-    pub captures: Vec<CaptureRemoval>,
-    /// Machines that a listing by the run's label still shows at the end, or why it could not be asked.
-    pub still_listed: Option<Result<Vec<Machine>, String>>,
-    /// Whether nothing is left.
-    pub clean: bool,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct MachineRemoval {
-    pub machine: Machine,
-    pub removal: Result<serde_json::Value, String>,
-    pub presence: Presence,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct CaptureRemoval {
-    pub capture: Capture,
-    pub removal: Result<serde_json::Value, String>,
-}
 
 /// Removes everything that carries the run's label or is known to be the run's.
 pub(crate) async fn clean_up<P: Provider>(context: &Context<P>) -> CleanupRecord {
@@ -78,10 +52,7 @@ pub(crate) async fn clean_up<P: Provider>(context: &Context<P>) -> CleanupRecord
     record.captures = join_all(removals).await;
     record.still_listed = Some(in_time(provider.machines_of(&context.run)).await);
 
-    record.clean = record.calls_left == 0
-        && record.machines.iter().all(|machine| machine.removal.is_ok() && machine.presence == Presence::Gone)
-        && record.captures.iter().all(|capture| capture.removal.is_ok())
-        && matches!(&record.still_listed, Some(Ok(left)) if left.is_empty());
+    record.clean = record.says_clean();
     record
 }
 

@@ -3,8 +3,6 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
-
 use super::attempt::{put_patch, release_and_read, status};
 use super::prepare::{Prepared, launch};
 use super::{Context, StepError};
@@ -12,30 +10,19 @@ use crate::observe::{Action, Attempt};
 use crate::probe::act;
 use crate::progress::Progress;
 use crate::provider::{Failure, Provider, ProviderError};
-use crate::verdict::{self, Expectation, Judgement};
-use crate::workload::sha256_hex;
+use crate::records::ColdRecord;
+use crate::verdict::Judgement;
 
 /// How long a killed process may take to be gone.
 const END_TIME_MAX: Duration = Duration::from_secs(10);
-
-#[derive(Serialize)]
-struct Record<'a> {
-    patch: &'a str,
-    steps: &'a [Action],
-    expectation: &'a Expectation,
-    attempt: &'a Attempt,
-    judgement: &'a Judgement,
-}
 
 /// Runs the control where the workload has one.
 pub(crate) async fn cold_control<P: Provider>(
     context: &Context<P>,
     source: &Prepared,
 ) -> Result<Option<Judgement>, StepError> {
-    let manifest = &context.workload.manifest;
-    let Some(cold) = &manifest.cold_control else { return Ok(None) };
-    // That the patch is there was checked when the workload was read.
-    let Ok(patch) = manifest.patch(&cold.patch) else { return Ok(None) };
+    let case = &context.case;
+    let Some(patch) = case.cold_patch() else { return Ok(None) };
     context.say(Progress::ColdControl);
 
     let mut steps = Vec::new();
@@ -45,18 +32,17 @@ pub(crate) async fn cold_control<P: Provider>(
         Ok(()) => {
             let application = context.application(&source.machine);
             attempt.before = Some(status(&application, Duration::ZERO).await);
-            put_patch(context, &source.machine, context.patch_bytes(patch), &mut attempt).await;
+            put_patch(context, &source.machine, case.patch_bytes(patch), &mut attempt).await;
             release_and_read(&application, &mut attempt).await;
         }
     }
-    let expectation = context.expectation(source, sha256_hex(context.patch_bytes(patch)), true);
-    let judgement = verdict::judge(&expectation, &attempt, None);
-    let record = Record {
-        patch: &patch.name,
-        steps: &steps,
-        expectation: &expectation,
-        attempt: &attempt,
-        judgement: &judgement,
+    let judgement = case.judge_cold(&source.identity, patch, &attempt);
+    let record = ColdRecord {
+        patch: patch.name.clone(),
+        steps,
+        expectation: case.expect_patched(&source.identity, patch),
+        attempt,
+        judgement: judgement.clone(),
     };
     context.evidence.write("cold-control", &record)?;
     Ok(Some(judgement))
@@ -77,5 +63,5 @@ async fn launch_again<P: Provider>(
     if ended?.is_none() {
         return Err(ProviderError { kind: Failure::Other, message: "it was killed and still runs".into() });
     }
-    launch(context, machine, &source.preparation, steps).await.map(drop)
+    launch(context, machine, &source.identity.preparation, steps).await.map(drop)
 }

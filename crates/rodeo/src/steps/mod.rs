@@ -12,21 +12,16 @@ use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use remuda_types::SnapshotMode;
-use serde::Serialize;
 use tokio_util::task::TaskTracker;
 
 use crate::evidence::{Evidence, EvidenceError};
-use crate::jobs::Ledger;
+use crate::judging::{Case, Compared};
 use crate::probe::{Application, since_ms};
 use crate::progress::Progress;
 use crate::provider::{Capture, Command, Failure, Machine, Provider, ProviderError};
-use crate::report::{BaselineReport, BranchReport, ColdControlReport};
 use crate::run::ProgressFn;
-use crate::verdict::{Expectation, Judgement, SourceState, Verdict};
-use crate::workload::{Patch, Workload, sha256_hex};
 
-pub(crate) use cleanup::{CleanupRecord, clean_up};
+pub(crate) use cleanup::clean_up;
 
 /// How long the making of a machine or a fork may take. The harness's own deadline, apart from the provider's.
 const MAKING_TIME_MAX: Duration = Duration::from_secs(180);
@@ -34,17 +29,14 @@ const MAKING_TIME_MAX: Duration = Duration::from_secs(180);
 /// Everything the steps of one run share.
 pub(crate) struct Context<P> {
     pub provider: P,
-    pub workload: Workload,
-    pub patches: Vec<Patch>,
-    pub mode: SnapshotMode,
-    pub ledger: Ledger,
+    pub case: Case,
     pub run: String,
     pub evidence: Evidence,
     pub progress: ProgressFn,
     /// Calls that make something. They are never dropped half-way: cleanup waits for them, then removes what they made.
     pub making: TaskTracker,
     made: Mutex<Made>,
-    timings_ms: Mutex<BTreeMap<&'static str, u64>>,
+    timings_ms: Mutex<BTreeMap<String, u64>>,
 }
 
 /// What the run knows to have made.
@@ -69,33 +61,11 @@ impl StepError {
     }
 }
 
-/// What the steps found.
-#[derive(Debug, Serialize)]
-pub(crate) struct Compared {
-    pub baseline: Judgement,
-    pub branches: Vec<(String, Judgement)>,
-    pub cold_control: Option<Judgement>,
-    pub source: SourceState,
-}
-
 impl<P: Provider> Context<P> {
-    #[allow(clippy::too_many_arguments)]
-    pub fn new(
-        provider: P,
-        workload: Workload,
-        patches: Vec<Patch>,
-        mode: SnapshotMode,
-        ledger: Ledger,
-        run: String,
-        evidence: Evidence,
-        progress: ProgressFn,
-    ) -> Self {
+    pub fn new(provider: P, case: Case, run: String, evidence: Evidence, progress: ProgressFn) -> Self {
         Context {
             provider,
-            workload,
-            patches,
-            mode,
-            ledger,
+            case,
             run,
             evidence,
             progress,
@@ -109,12 +79,12 @@ impl<P: Provider> Context<P> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn timings_ms(&self) -> BTreeMap<&'static str, u64> {
+    pub fn timings_ms(&self) -> BTreeMap<String, u64> {
         self.timings_ms.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub fn timed(&self, step: &'static str, began: Instant) {
-        self.timings_ms.lock().unwrap_or_else(PoisonError::into_inner).insert(step, since_ms(began));
+        self.timings_ms.lock().unwrap_or_else(PoisonError::into_inner).insert(step.to_owned(), since_ms(began));
     }
 
     fn say(&self, progress: Progress) {
@@ -122,12 +92,12 @@ impl<P: Provider> Context<P> {
     }
 
     fn application<'a>(&'a self, machine: &'a Machine) -> Application<'a, P> {
-        Application { provider: &self.provider, machine, port: self.workload.manifest.start.port }
+        Application { provider: &self.provider, machine, port: self.case.workload.manifest.start.port }
     }
 
     /// What is launched, told which preparation it belongs to.
     fn start_command(&self, preparation: &str) -> Command {
-        let start = &self.workload.manifest.start;
+        let start = &self.case.workload.manifest.start;
         let mut env = start.env.clone();
         env.insert(start.preparation_env.clone(), preparation.to_owned());
         Command { argv: start.argv.clone(), cwd: Some(start.cwd.clone()), env }
@@ -146,33 +116,6 @@ impl<P: Provider> Context<P> {
             Err(_) => Err(failed(format!("no answer within {} seconds", MAKING_TIME_MAX.as_secs()))),
         }
     }
-
-    /// SHA-256 of the processor that the preparation leaves.
-    fn unpatched_digest(&self) -> String {
-        sha256_hex(self.workload.unpatched().unwrap_or_default())
-    }
-
-    fn patch_bytes(&self, patch: &Patch) -> &[u8] {
-        // That the file is there was checked when the workload was read.
-        self.workload.file(&patch.file).map(|file| file.bytes.as_slice()).unwrap_or_default()
-    }
-
-    fn expectation(&self, of: &prepare::Prepared, processor: String, patched: bool) -> Expectation {
-        Expectation {
-            pid: of.status.pid,
-            nonce: of.status.nonce.clone(),
-            preparation: of.preparation.clone(),
-            processor,
-            patched,
-            ledger: self.ledger.clone(),
-        }
-    }
-
-    /// The verdict that the baseline is known to get.
-    pub fn known_baseline(&self) -> Verdict {
-        // A workload without baseline is refused when it is read.
-        self.workload.manifest.baseline.as_ref().map_or(Verdict::Reproduced, |baseline| baseline.verdict)
-    }
 }
 
 /// Takes all steps from the preparation to the last control.
@@ -182,7 +125,7 @@ pub(crate) async fn compare<P: Provider>(context: &Context<P>) -> Result<Compare
     let (source, baseline) = tokio::try_join!(prepare::prepare(context, "source"), prepare::baseline(context))?;
     context.timed("prepare", began);
     context.say(Progress::BaselineJudged(baseline.verdict));
-    if baseline.verdict != context.known_baseline() {
+    if baseline.verdict != context.case.known_baseline() {
         let source = branches::source_alone(context, &source).await?;
         return Ok(Compared { baseline, branches: Vec::new(), cold_control: None, source });
     }
@@ -191,30 +134,4 @@ pub(crate) async fn compare<P: Provider>(context: &Context<P>) -> Result<Compare
     let cold_control = cold::cold_control(context, &source).await?;
     context.timed("cold_control", began);
     Ok(Compared { baseline, branches, cold_control, source: source_state })
-}
-
-/// The parts of a report that come from judgements.
-pub(crate) fn reports<P: Provider>(
-    context: &Context<P>,
-    compared: &Compared,
-) -> (BaselineReport, Vec<BranchReport>, Option<ColdControlReport>) {
-    let baseline = BaselineReport {
-        verdict: compared.baseline.verdict,
-        known: context.known_baseline(),
-        rule: compared.baseline.rule,
-        detail: compared.baseline.detail.clone(),
-    };
-    let jobs = context.ledger.jobs.len() as u64;
-    let branches = context.patches.iter().zip(&compared.branches).map(|(patch, (name, judgement))| {
-        BranchReport::new(name, patch.known.in_mode(context.mode), jobs, judgement.clone())
-    });
-    let cold = context.workload.manifest.cold_control.as_ref().zip(compared.cold_control.as_ref());
-    let cold = cold.map(|(cold, judgement)| ColdControlReport {
-        patch: cold.patch.clone(),
-        verdict: judgement.verdict,
-        known: cold.verdict,
-        rule: judgement.rule,
-        detail: judgement.detail.clone(),
-    });
-    (baseline, branches.collect(), cold)
 }

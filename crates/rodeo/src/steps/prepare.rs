@@ -4,15 +4,16 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use serde::Serialize;
 
 use super::attempt::{release_and_read, status};
 use super::{Context, StepError};
+use crate::judging::{Case, Identity};
 use crate::observe::{Action, Attempt, Preparation};
 use crate::probe::{act, not_yet_200};
 use crate::provider::{Command, Ended, Failure, Machine, Process, Provider, ProviderError};
-use crate::reading::{self, Status};
-use crate::verdict::{self, Expectation, Judgement};
+use crate::reading;
+use crate::records::TwinRecord;
+use crate::verdict::Judgement;
 use crate::workload::{Prepare, Put, Run};
 
 /// Files that are put at once.
@@ -22,8 +23,7 @@ const PUTS_AT_ONCE: usize = 8;
 pub(crate) struct Prepared {
     pub machine: Machine,
     pub process: Process,
-    pub preparation: String,
-    pub status: Status,
+    pub identity: Identity,
 }
 
 /// Makes a machine and prepares it by the workload's steps; submits the jobs, once.
@@ -37,7 +37,7 @@ pub(crate) async fn prepare<P: Provider>(context: &Context<P>, role: &'static st
 
     let mut record = Preparation {
         machine: machine.0.clone(),
-        preparation: format!("{}-{role}", context.run),
+        preparation: Case::preparation(&context.run, role),
         steps: Vec::new(),
         submitted: None,
         status: None,
@@ -46,14 +46,14 @@ pub(crate) async fn prepare<P: Provider>(context: &Context<P>, role: &'static st
     // What was observed is kept whether or not it was enough.
     context.evidence.write(&format!("{role}-prepared"), &record)?;
     let process = prepared.map_err(failed)?;
-    let status = verdict::prepared(&record.preparation, &context.ledger, record.status.as_ref()).map_err(|why| {
+    let identity = context.case.prepared(&record).map_err(|why| {
         let submitted = reading::expect_status(record.submitted.as_ref(), 201).err().unwrap_or_default();
         StepError::new(
             "preparing",
             format!("the {role} does not hold the submitted jobs: {why} {submitted}").trim_end(),
         )
     })?;
-    Ok(Prepared { machine, process, preparation: record.preparation, status })
+    Ok(Prepared { machine, process, identity })
 }
 
 async fn steps<P: Provider>(
@@ -61,7 +61,7 @@ async fn steps<P: Provider>(
     machine: &Machine,
     record: &mut Preparation,
 ) -> Result<Process, ProviderError> {
-    for step in &context.workload.manifest.prepare {
+    for step in &context.case.workload.manifest.prepare {
         let (action, result) = match step {
             Prepare::Put(put) => {
                 let what = format!("put {} to {}", put.put, put.to);
@@ -74,7 +74,7 @@ async fn steps<P: Provider>(
     }
     let process = launch(context, machine, &record.preparation, &mut record.steps).await?;
     let application = context.application(machine);
-    let jobs = serde_json::to_string(&context.ledger.jobs).map_err(|cause| ProviderError {
+    let jobs = serde_json::to_string(&context.case.ledger.jobs).map_err(|cause| ProviderError {
         kind: Failure::Other,
         message: format!("the jobs have no JSON form: {cause}"),
     })?;
@@ -85,6 +85,7 @@ async fn steps<P: Provider>(
 
 async fn put_all<P: Provider>(context: &Context<P>, machine: &Machine, put: &Put) -> Result<(), ProviderError> {
     let files: Vec<(String, Bytes, bool)> = context
+        .case
         .workload
         .put_files(put)
         .map(|(path, file)| (path, Bytes::copy_from_slice(&file.bytes), file.executable))
@@ -122,7 +123,7 @@ pub(crate) async fn launch<P: Provider>(
     record.push(action);
     let process = launched?;
     let (action, ready) = act(
-        format!("wait until {} answers 200", context.workload.manifest.start.ready_path),
+        format!("wait until {} answers 200", context.case.workload.manifest.start.ready_path),
         serving(context, machine, &process, &command),
     )
     .await;
@@ -138,7 +139,7 @@ async fn serving<P: Provider>(
     process: &Process,
     command: &Command,
 ) -> Result<(), ProviderError> {
-    let start = &context.workload.manifest.start;
+    let start = &context.case.workload.manifest.start;
     let patience = Duration::from_millis(start.ready_timeout_ms);
     let application = context.application(machine);
     let end = async {
@@ -162,19 +163,15 @@ async fn serving<P: Provider>(
 
 /// Proves the fault: a twin, prepared the same way and not copied, is released without a patch.
 pub(crate) async fn baseline<P: Provider>(context: &Context<P>) -> Result<Judgement, StepError> {
-    #[derive(Serialize)]
-    struct Record<'a> {
-        expectation: &'a Expectation,
-        attempt: &'a Attempt,
-    }
     let twin = prepare(context, "twin").await?;
     let began = Instant::now();
     let application = context.application(&twin.machine);
     let mut attempt = Attempt { machine: Some(twin.machine.0.clone()), ..Attempt::default() };
     attempt.before = Some(status(&application, Duration::ZERO).await);
     release_and_read(&application, &mut attempt).await;
-    let expectation = context.expectation(&twin, context.unpatched_digest(), false);
-    context.evidence.write("twin", &Record { expectation: &expectation, attempt: &attempt })?;
+    let judgement = context.case.judge_baseline(&twin.identity, &attempt);
+    let record = TwinRecord { expectation: context.case.expect_unpatched(&twin.identity), attempt };
+    context.evidence.write("twin", &record)?;
     context.timed("baseline", began);
-    Ok(verdict::judge(&expectation, &attempt, None))
+    Ok(judgement)
 }

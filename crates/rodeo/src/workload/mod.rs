@@ -5,11 +5,11 @@ mod builtin;
 mod error;
 mod manifest;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 pub use builtin::names as builtin_names;
@@ -39,7 +39,7 @@ pub struct File {
 }
 
 /// Digests of a workload, for the evidence (BLAKE3, hex).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digests {
     /// Over the names and digests of all files.
     pub workload: String,
@@ -73,31 +73,35 @@ impl Workload {
     }
 
     fn from_files(place: &str, files: BTreeMap<String, File>) -> Result<Workload, WorkloadError> {
-        let manifest_path = format!("{place}/{MANIFEST_FILE}");
-        let text = files.get(MANIFEST_FILE).ok_or_else(|| WorkloadError::NoManifest { folder: place.to_owned() })?;
-        let text = std::str::from_utf8(&text.bytes)
-            .map_err(|cause| WorkloadError::Syntax { file: manifest_path.clone(), cause: cause.to_string() })?;
-        let workload = Workload { manifest: Manifest::parse(&manifest_path, text)?, files };
+        let (manifest_path, workload) = Workload::read_manifest(place, files)?;
         workload.check_files(&manifest_path)?;
         Ok(workload)
     }
 
+    /// The workload with its description read, and how errors call that file. Nothing says yet that other files are there.
+    fn read_manifest(place: &str, files: BTreeMap<String, File>) -> Result<(String, Workload), WorkloadError> {
+        let manifest_path = format!("{place}/{MANIFEST_FILE}");
+        let text = files.get(MANIFEST_FILE).ok_or_else(|| WorkloadError::NoManifest { folder: place.to_owned() })?;
+        let text = std::str::from_utf8(&text.bytes)
+            .map_err(|cause| WorkloadError::Syntax { file: manifest_path.clone(), cause: cause.to_string() })?;
+        let manifest = Manifest::parse(&manifest_path, text)?;
+        Ok((manifest_path, Workload { manifest, files }))
+    }
+
     fn check_files(&self, manifest_path: &str) -> Result<(), WorkloadError> {
-        let missing = |key: &str, path: &str| WorkloadError::Invalid {
-            file: manifest_path.to_owned(),
-            key: key.to_owned(),
-            problem: format!("there is no {path:?} in the workload's folder"),
-            remedy: "add the file or correct its name".to_owned(),
-        };
         for step in &self.manifest.prepare {
             if let Prepare::Put(put) = step
                 && self.below(&put.put).next().is_none()
             {
-                return Err(missing("prepare.put", &put.put));
+                return Err(missing(manifest_path, "prepare.put", &put.put));
             }
         }
+        self.check_patched_files(manifest_path)
+    }
+
+    fn check_patched_files(&self, manifest_path: &str) -> Result<(), WorkloadError> {
         for patch in &self.manifest.patches {
-            self.file(&patch.file).ok_or_else(|| missing("patches.file", &patch.file))?;
+            self.file(&patch.file).ok_or_else(|| missing(manifest_path, "patches.file", &patch.file))?;
         }
         if self.unpatched().is_none() {
             return Err(WorkloadError::Invalid {
@@ -129,14 +133,56 @@ impl Workload {
             .map(|(rest, file)| (if rest.is_empty() { put.to.clone() } else { format!("{}/{rest}", put.to) }, file))
     }
 
+    /// Whether a step of the preparation puts the file at this path of the workload's folder.
+    pub fn is_put(&self, path: &str) -> bool {
+        self.manifest.prepare.iter().any(|step| match step {
+            Prepare::Put(put) => {
+                path.strip_prefix(&put.put).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            }
+            Prepare::Run(_) => false,
+        })
+    }
+
     /// Contents of the reload point as the preparation leaves it.
     pub fn unpatched(&self) -> Option<&[u8]> {
+        self.unpatched_path().and_then(|path| self.file(path)).map(|file| file.bytes.as_slice())
+    }
+
+    /// The file of the workload that the preparation puts at the reload point.
+    fn unpatched_path(&self) -> Option<&str> {
         let puts = self.manifest.prepare.iter().filter_map(|step| match step {
             Prepare::Put(put) => Some(put),
             Prepare::Run(_) => None,
         });
-        let mut files = puts.flat_map(|put| self.put_files(put));
-        files.find(|(path, _)| *path == self.manifest.reload.file).map(|(_, file)| file.bytes.as_slice())
+        // As in `put_files`: below a folder, or the file itself.
+        let sources = puts.filter_map(|put| {
+            let rest = self.manifest.reload.file.strip_prefix(put.to.as_str())?;
+            if rest.is_empty() || rest.starts_with('/') { Some(format!("{}{rest}", put.put)) } else { None }
+        });
+        sources.filter_map(|path| self.files.get_key_value(&path)).map(|(path, _)| path.as_str()).next()
+    }
+
+    /// The files that verdicts depend on, by their path in the workload's folder: its description, the patches, and the
+    /// file at the reload point.
+    pub fn verdict_files(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let patches = self.manifest.patches.iter().map(|patch| patch.file.as_str());
+        let mut paths: BTreeSet<&str> = patches.chain([MANIFEST_FILE]).collect();
+        paths.extend(self.unpatched_path());
+        self.files
+            .iter()
+            .filter(move |(path, _)| paths.contains(path.as_str()))
+            .map(|(path, file)| (path.as_str(), file.bytes.as_slice()))
+    }
+
+    /// The workload as a bundle keeps it: with no files but those of [`Workload::verdict_files`].
+    ///
+    /// # Errors
+    /// [`WorkloadError`], naming what is missing or can't be understood.
+    pub fn from_verdict_files(files: BTreeMap<String, Vec<u8>>) -> Result<Workload, WorkloadError> {
+        let files = files.into_iter().map(|(path, bytes)| (path, File { bytes, executable: false })).collect();
+        let (manifest_path, workload) = Workload::read_manifest("workload", files)?;
+        workload.check_patched_files(&manifest_path)?;
+        Ok(workload)
     }
 
     /// Digests of all files.
@@ -146,12 +192,28 @@ impl Workload {
             .iter()
             .map(|(path, file)| (path.clone(), blake3::hash(&file.bytes).to_hex().to_string()))
             .collect();
+        Digests { workload: Digests::over(&files), files }
+    }
+}
+
+fn missing(manifest_path: &str, key: &str, path: &str) -> WorkloadError {
+    WorkloadError::Invalid {
+        file: manifest_path.to_owned(),
+        key: key.to_owned(),
+        problem: format!("there is no {path:?} in the workload's folder"),
+        remedy: "add the file or correct its name".to_owned(),
+    }
+}
+
+impl Digests {
+    /// The digest over the names and digests of some files, in the order of their paths.
+    pub fn over<'a>(files: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
         let mut whole = blake3::Hasher::new();
-        for (path, digest) in &files {
+        for (path, digest) in files {
             // Lengths keep two different folders from hashing the same text.
             whole.update(format!("{} {path} {digest}\n", path.len()).as_bytes());
         }
-        Digests { workload: whole.finalize().to_hex().to_string(), files }
+        whole.finalize().to_hex().to_string()
     }
 }
 
