@@ -127,21 +127,28 @@ fn branches(story: &Story, report: &crate::report::RunReport, facts: &mut Facts)
         let (patch, detail) = (&branch.patch, &branch.detail);
         match branch.verdict {
             Verdict::Passed => facts.established.push(format!(
-                "{patch} repairs it: every job has its receipt, once, with the right amount ({detail})."
+                "The patch {patch} repairs it: every job has its receipt, once, with the right amount ({detail})."
             )),
             Verdict::Reproduced => {
                 facts
                     .established
-                    .push(format!("{patch} does not repair it: exactly the known fault shows ({detail})."));
+                    .push(format!("The patch {patch} does not repair it: exactly the known fault shows ({detail})."));
             }
             Verdict::Failed => {
-                facts.established.push(format!("{patch} does not repair it: the work came out wrong ({detail})."));
+                facts
+                    .established
+                    .push(format!("The patch {patch} does not repair it: the work came out wrong ({detail})."));
             }
             Verdict::ReproductionLost => {
-                facts.open.push(format!("Whether {patch} repairs it: the prepared work is not there ({detail})."));
+                facts
+                    .open
+                    .push(format!("Whether the patch {patch} repairs it: the prepared work is not there ({detail})."));
             }
             Verdict::Unverified => {
-                facts.open.push(format!("Whether {patch} repairs it: nothing is known ({}: {detail}).", branch.rule));
+                facts.open.push(format!(
+                    "Whether the patch {patch} repairs it: nothing is known ({}: {detail}).",
+                    branch.rule
+                ));
             }
         }
     }

@@ -115,12 +115,12 @@ fn verdicts(verification: &Verification, story: &Story) -> Markup {
                     tr {
                         td { (conclusion.of) }
                         td { (verdict(conclusion.verdict)) }
-                        td { @if conclusion.verdict == conclusion.known { "as known" } @else { "known as " (verdict(conclusion.known)) } }
+                        td.plain { @if conclusion.verdict == conclusion.known { "as known" } @else { "known as " (verdict(conclusion.known)) } }
                         @match branch_of(conclusion) {
                             Some(branch) => {
                                 td.number { (branch.observed.receipts.map_or("unknown".to_owned(), |count| count.to_string()))
                                     " of " (branch.expected.receipts) }
-                                td { @match branch.process.pid { Some(pid) => { "pid " (pid) }, None => { "unknown" } }
+                                td.plain { @match branch.process.pid { Some(pid) => { "pid " (pid) }, None => { "unknown" } }
                                     ", " @if branch.process.inherited { "the source's" } @else { "not the source's" } }
                             }
                             None => { td {} td {} }
