@@ -2,6 +2,7 @@
 //! with it. Must leave nothing behind, and takes away what killed ones before it left.
 
 use std::fs::{self, File, OpenOptions};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use remuda_types::QuotaLimits;
 use remuda_types::limits::{KEYS_LIVE_MS_DEFAULT, RECONCILE_EVERY_MS_DEFAULT, TIMEOUT_MS_MAX_DEFAULT};
 use rustix::fs::FlockOperation;
 use tempfile::TempDir;
+use tokio::net::TcpListener;
 
 use crate::data_dir::DataDir;
 use crate::failure::{Failure, NEGATIVE};
@@ -45,6 +47,17 @@ pub struct Embedded {
 impl Embedded {
     /// Starts one.
     pub async fn start(cache_dir: &Path) -> anyhow::Result<Self> {
+        Embedded::start_with(cache_dir, None).await
+    }
+
+    /// Starts one that is also reached at a URL of this machine, with an access key.
+    pub async fn start_with_url(cache_dir: &Path) -> anyhow::Result<(Self, String)> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("failed to listen on 127.0.0.1")?;
+        let url = format!("http://{}", listener.local_addr().context("failed to listen on 127.0.0.1")?);
+        Ok((Embedded::start_with(cache_dir, Some(listener)).await?, url))
+    }
+
+    async fn start_with(cache_dir: &Path, tcp: Option<TcpListener>) -> anyhow::Result<Self> {
         let root = directory_root();
         let parts = parts::find(cache_dir, &root).await?;
         let (directory, data_dir) = {
@@ -56,7 +69,7 @@ impl Embedded {
             let data_dir = DataDir::claim(directory.path())?;
             (directory, data_dir)
         };
-        let server = LocalServer::start(data_dir, parts, settings(), None).await?;
+        let server = LocalServer::start(data_dir, parts, settings(), tcp).await?;
         Ok(Embedded { server, directory })
     }
 

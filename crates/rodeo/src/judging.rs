@@ -140,7 +140,7 @@ impl Case {
         };
         let jobs = self.ledger.jobs.len() as u64;
         let branches = self.patches.iter().zip(&compared.branches).map(|(patch, (name, judgement))| {
-            BranchReport::new(name, patch.known.in_mode(self.mode), jobs, judgement.clone())
+            BranchReport::new(name, patch.known_in(self.mode), jobs, judgement.clone())
         });
         let cold = self.workload.manifest.cold_control.as_ref().zip(compared.cold_control.as_ref());
         let cold = cold.map(|(cold, judgement)| ColdControlReport {

@@ -2,6 +2,7 @@
 //! evidence. Knows public APIs only, through provider adapters; never the platform's insides, and never believes what
 //! a guest says about its own success.
 
+mod agent;
 mod drill;
 pub mod evidence;
 pub mod jobs;
@@ -21,9 +22,10 @@ mod table;
 pub mod verdict;
 pub mod workload;
 
+pub use agent::AgentEnd;
 pub use drill::{Drill, DrillError, DrillOptions, DrillReport, Fact, Requests, drill};
 pub use progress::Progress;
 pub use report::RunReport;
-pub use run::{ProgressFn, RunError, RunOptions, run, run_with};
+pub use run::{Attempts, ProgressFn, RunError, RunOptions, attempt, run, run_with};
 pub use tokio_util::sync::CancellationToken;
 pub use verdict::Verdict;

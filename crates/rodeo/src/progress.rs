@@ -12,6 +12,8 @@ pub enum Progress {
     Preparing,
     /// The unpatched twin was judged.
     BaselineJudged(Verdict),
+    /// So many agents work, each on a branch of its own.
+    Attempting(usize),
     /// The source is being captured and forked into so many branches.
     Forking(usize),
     /// The patches are applied and released.
@@ -29,6 +31,7 @@ impl fmt::Display for Progress {
         match self {
             Progress::Preparing => write!(f, "preparing the source and a twin"),
             Progress::BaselineJudged(verdict) => write!(f, "the unpatched twin: {verdict}"),
+            Progress::Attempting(count) => write!(f, "{count} agents at work, each on a branch of its own"),
             Progress::Forking(count) => write!(f, "forking the source into {count}"),
             Progress::Releasing => write!(f, "applying the patches and releasing"),
             Progress::BranchJudged(patch, verdict) => write!(f, "{patch}: {verdict}"),

@@ -35,6 +35,8 @@ pub struct Abilities {
     pub needs_stopped_source: bool,
     /// A capture takes a key, so that a retry makes no second one.
     pub keyed_capture: bool,
+    /// Access can be narrowed to one machine.
+    pub narrow_access: bool,
     /// A capture can be named and found by its name.
     pub named_capture: bool,
     /// A fork takes a launch recipe.
@@ -133,6 +135,21 @@ pub struct Launch {
     pub timeout: Duration,
 }
 
+/// Access of an agent to one machine and to nothing else.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// How the provider calls it; no secret.
+    pub id: String,
+    /// What the agent finds in its environment. Holds a credential.
+    pub env: BTreeMap<String, String>,
+}
+
+impl std::fmt::Debug for Grant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Grant({})", self.id)
+    }
+}
+
 /// What a fork made.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Forked {
@@ -190,6 +207,25 @@ pub trait Provider: Clone + Send + Sync + 'static {
         bytes: Bytes,
         executable: bool,
     ) -> impl Future<Output = Result<(), ProviderError>> + Send;
+
+    /// Reads a file whole; one that is longer than `bytes_max` is an error.
+    fn get(
+        &self,
+        machine: &Machine,
+        path: &str,
+        bytes_max: usize,
+    ) -> impl Future<Output = Result<Bytes, ProviderError>> + Send;
+
+    /// Lets an agent reach this machine and nothing else, for a time.
+    fn grant(
+        &self,
+        machine: &Machine,
+        label: &str,
+        time: Duration,
+    ) -> impl Future<Output = Result<Grant, ProviderError>> + Send;
+
+    /// Takes an access back: it opens nothing from the answer on.
+    fn revoke(&self, grant: &Grant) -> impl Future<Output = Result<(), ProviderError>> + Send;
 
     /// Names of the entries of a folder.
     fn names(&self, machine: &Machine, folder: &str)

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use remuda_types::SnapshotMode;
 use serde::{Deserialize, Serialize};
 
+use crate::agent::AgentEnd;
 use crate::jobs::Ledger;
 use crate::observe::{Action, Attempt, SourceWatch};
 use crate::provider::{Abilities, Capture, Inventory, Machine, Presence};
@@ -56,8 +57,11 @@ pub struct RunRecord {
     pub mode: SnapshotMode,
     /// The jobs, with their seed.
     pub ledger: Ledger,
-    /// The patches that were tried.
+    /// The patches that were tried, those of attempts at the end.
     pub patches: Vec<String>,
+    /// The attempts of agents.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attempts: Vec<AttemptRecord>,
     /// When it began, in Unix milliseconds.
     pub started_at_ms: i64,
     /// When it ended.
@@ -68,6 +72,25 @@ pub struct RunRecord {
     pub error: Option<String>,
     /// Where the time went, in milliseconds.
     pub timings_ms: BTreeMap<String, u64>,
+}
+
+/// One attempt of an agent. Nothing in it decides a verdict: what is judged is the file it left, in a copy that no agent
+/// ever reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttemptRecord {
+    /// Its name, which its patch has too.
+    pub name: String,
+    /// The branch it worked on; absent where none came up.
+    pub machine: Option<Machine>,
+    /// BLAKE3 of the agent's command, which may hold credentials.
+    pub command: String,
+    /// How the agent ended; absent where it was not started.
+    pub agent: Option<AgentEnd>,
+    /// BLAKE3 of the file that it left at the reload point; absent where it could not be read.
+    pub patch: Option<String>,
+    /// What went wrong.
+    pub error: Option<String>,
 }
 
 /// `twin.json`: the unpatched twin.

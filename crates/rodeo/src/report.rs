@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use remuda_types::SnapshotMode;
 use serde::Serialize;
 
+use crate::records::AttemptRecord;
 use crate::verdict::{Judgement, Rule, SourceState, Verdict};
 
 /// A comparison's outcome. Its serialised form is the one that scripts rely on.
@@ -22,6 +23,9 @@ pub struct RunReport {
     pub baseline: BaselineReport,
     /// One for each patch, in the workload's order; none where the baseline did not show the fault.
     pub branches: Vec<BranchReport>,
+    /// How each attempt's agent ended, where there were any; what it left is judged as a branch of the attempt's name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub attempts: Vec<AttemptRecord>,
     /// The last control.
     pub cold_control: Option<ColdControlReport>,
     /// What became of the source.
@@ -64,9 +68,9 @@ pub struct BranchReport {
     pub observed: Observed,
     /// Who answered.
     pub process: ProcessReport,
-    /// The verdict the workload knows.
+    /// The verdict the workload knows; absent where the patch is no control.
     #[serde(skip)]
-    pub known: Verdict,
+    pub known: Option<Verdict>,
     /// Why it was given.
     #[serde(skip)]
     pub rule: Rule,
@@ -120,7 +124,7 @@ pub struct ColdControlReport {
 
 impl BranchReport {
     /// The report of one judged branch.
-    pub(crate) fn new(patch: &str, known: Verdict, jobs: u64, judgement: Judgement) -> Self {
+    pub(crate) fn new(patch: &str, known: Option<Verdict>, jobs: u64, judgement: Judgement) -> Self {
         BranchReport {
             patch: patch.to_owned(),
             verdict: judgement.verdict,
@@ -146,7 +150,9 @@ impl RunReport {
         let baseline = &self.baseline;
         compare("the unpatched twin", baseline.verdict, baseline.known, baseline.rule, &baseline.detail);
         for branch in &self.branches {
-            compare(&format!("the patch {}", branch.patch), branch.verdict, branch.known, branch.rule, &branch.detail);
+            if let Some(known) = branch.known {
+                compare(&format!("the patch {}", branch.patch), branch.verdict, known, branch.rule, &branch.detail);
+            }
         }
         if let Some(cold) = &self.cold_control {
             compare("the cold control", cold.verdict, cold.known, cold.rule, &cold.detail);
@@ -164,8 +170,16 @@ impl RunReport {
         found
     }
 
-    /// 0 if every control got its known verdict, the source was left alone and nothing was left behind; 1 otherwise.
+    /// Names of the attempts that passed.
+    pub fn passed(&self) -> Vec<&str> {
+        let passed = |branch: &&BranchReport| branch.known.is_none() && branch.verdict == Verdict::Passed;
+        self.branches.iter().filter(passed).map(|branch| branch.patch.as_str()).collect()
+    }
+
+    /// 0 if every control got its known verdict, the source was left alone, nothing was left behind, and of attempts at
+    /// least one passed; 1 otherwise.
     pub fn exit_code(&self) -> u8 {
-        u8::from(!self.problems().is_empty())
+        let no_repair = !self.attempts.is_empty() && self.passed().is_empty();
+        u8::from(no_repair || !self.problems().is_empty())
     }
 }

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use remuda_client::Client;
@@ -18,12 +18,12 @@ use crate::jobs::Ledger;
 use crate::judging::Case;
 use crate::probe::now_ms;
 use crate::progress::Progress;
-use crate::provider::{Failure, Inventory, Provider};
+use crate::provider::{Abilities, Failure, Inventory, Provider};
 use crate::providers::Remuda;
 use crate::records::{AfterRecord, CleanupRecord, Outcome, RunRecord};
 use crate::report::RunReport;
 use crate::steps::{self, Context, StepError};
-use crate::workload::{Patch, Workload, WorkloadError};
+use crate::workload::{Digests, Patch, Workload, WorkloadError};
 
 /// The harness, as bundles name it.
 const HARNESS: &str = concat!("remuda-rodeo ", env!("CARGO_PKG_VERSION"));
@@ -82,6 +82,12 @@ pub enum RunError {
         /// Which mode.
         mode: SnapshotMode,
     },
+    /// The provider can't give agents access to one machine alone: a gap, not a failure.
+    #[error("the provider {provider} can't give an agent access to one branch alone, so no attempts are made on it")]
+    NoAccess {
+        /// Which provider.
+        provider: &'static str,
+    },
     /// The evidence can't be written.
     #[error(transparent)]
     Evidence(#[from] EvidenceError),
@@ -117,7 +123,7 @@ impl RunError {
     /// 2 for wrong input, 3 where there is no provider, 1 otherwise.
     pub fn exit_code(&self) -> u8 {
         match self {
-            RunError::Workload(_) | RunError::Gap { .. } | RunError::Evidence(_) => 2,
+            RunError::Workload(_) | RunError::Gap { .. } | RunError::NoAccess { .. } | RunError::Evidence(_) => 2,
             RunError::Provider { kind: Failure::NoProvider, .. } => 3,
             RunError::Provider { kind: Failure::Refused, .. } => 2,
             RunError::Provider { .. } | RunError::Step { .. } | RunError::Interrupted { .. } => 1,
@@ -125,19 +131,53 @@ impl RunError {
     }
 }
 
+/// Attempts of agents, each on a branch of its own.
+#[derive(Debug, Clone)]
+pub struct Attempts {
+    /// The agent: a command for `sh -c` on this machine.
+    pub command: String,
+    /// How many.
+    pub count: u32,
+    /// How long each may work.
+    pub time_limit: Duration,
+}
+
+/// Lets agents make attempts on the server behind `client`, which they reach at `url`, and judges what they left beside
+/// the workload's patches.
+///
+/// # Errors
+/// [`RunError`], after everything the run had made was removed.
+pub async fn attempt(
+    client: Client,
+    url: String,
+    options: RunOptions,
+    attempts: Attempts,
+) -> Result<RunReport, RunError> {
+    // The source and every branch outlive the agents' work.
+    let provider = Remuda::new(client).reached_at(url).living(attempts.time_limit + BESIDE_ATTEMPTS);
+    run_with(provider, options, Some(attempts)).await
+}
+
+/// How much longer than agents work a run may take.
+const BESIDE_ATTEMPTS: Duration = Duration::from_secs(3_600);
+
 /// Runs a comparison on the server behind `client`.
 ///
 /// # Errors
 /// [`RunError`], after everything the run had made was removed.
 pub async fn run(client: Client, options: RunOptions) -> Result<RunReport, RunError> {
-    run_with(Remuda::new(client), options).await
+    run_with(Remuda::new(client), options, None).await
 }
 
-/// Runs a comparison on any provider.
+/// Runs a comparison on any provider, with attempts of agents where there are any.
 ///
 /// # Errors
 /// [`RunError`], after everything the run had made was removed.
-pub async fn run_with<P: Provider>(provider: P, options: RunOptions) -> Result<RunReport, RunError> {
+pub async fn run_with<P: Provider>(
+    provider: P,
+    options: RunOptions,
+    attempts: Option<Attempts>,
+) -> Result<RunReport, RunError> {
     let began = Instant::now();
     let started_at_ms = now_ms();
     let workload = Workload::find(&options.workload)?;
@@ -145,6 +185,9 @@ pub async fn run_with<P: Provider>(provider: P, options: RunOptions) -> Result<R
     let abilities = provider.abilities();
     if !abilities.can(options.mode) {
         return Err(RunError::Gap { provider: provider.name(), mode: options.mode });
+    }
+    if let Some(attempts) = &attempts {
+        check_attempts(&workload, &abilities, provider.name(), attempts)?;
     }
     // Permissions, before anything is written or made.
     let refused =
@@ -159,32 +202,16 @@ pub async fn run_with<P: Provider>(provider: P, options: RunOptions) -> Result<R
     for (path, bytes) in workload.verdict_files() {
         evidence.keep(&format!("{WORKLOAD_FOLDER}/{path}"), bytes)?;
     }
+    // Of the workload alone: attempts add files to it.
+    let digests = workload.digests();
     let case = Case { workload, patches, mode: options.mode, ledger };
-    let context = Context::new(provider, case, run, evidence, options.progress.clone());
-    let case = &context.case;
-    let record = |outcome: Outcome, ended_at_ms: Option<i64>, error: Option<String>| RunRecord {
-        schema: BUNDLE_SCHEMA,
-        harness: HARNESS.to_owned(),
-        run: context.run.clone(),
-        workload: case.workload.manifest.name.clone(),
-        digests: case.workload.digests(),
-        provider: context.provider.name().to_owned(),
-        abilities: abilities.clone(),
-        provider_says: provider_says.clone(),
-        mode: case.mode,
-        ledger: case.ledger.clone(),
-        patches: case.patches.iter().map(|patch| patch.name.clone()).collect(),
-        started_at_ms,
-        ended_at_ms,
-        outcome,
-        error,
-        timings_ms: context.timings_ms(),
-    };
-    context.evidence.write("run", &record(Outcome::Running, None, None))?;
+    let mut context = Context::new(provider, case, run, evidence, options.progress.clone());
+    let begun = Begun { digests, abilities, provider_says, started_at_ms };
+    context.evidence.write("run", &begun.record(&context, Outcome::Running, None))?;
     context.evidence.write("inventory-before", &inventory)?;
 
     let compared = tokio::select! {
-        compared = steps::compare(&context) => Some(compared),
+        compared = steps::compare(&mut context, attempts.as_ref()) => Some(compared),
         () = options.cancel.cancelled() => None,
     };
     let cleaned = finish(&context, &inventory).await;
@@ -196,7 +223,8 @@ pub async fn run_with<P: Provider>(provider: P, options: RunOptions) -> Result<R
         Some(Err(error)) => (Outcome::Failed, Some(error.to_string())),
         None => (Outcome::Interrupted, None),
     };
-    let last = record(outcome, Some(now_ms()), error);
+    let last = begun.record(&context, outcome, error);
+    let case = &context.case;
     context.evidence.write("run", &last)?;
     cleaned?;
     let report = match &compared {
@@ -209,6 +237,7 @@ pub async fn run_with<P: Provider>(provider: P, options: RunOptions) -> Result<R
                 seed: case.ledger.seed,
                 baseline,
                 branches,
+                attempts: context.attempts.clone(),
                 cold_control,
                 source: compared.source.clone(),
                 timings_ms: last.timings_ms.clone(),
@@ -234,6 +263,57 @@ pub async fn run_with<P: Provider>(provider: P, options: RunOptions) -> Result<R
         (Some(Ok(_)), Some(report)) => Ok(RunReport { evidence, ..report }),
         _ => Err(RunError::Interrupted { clean, evidence }),
     }
+}
+
+/// What is known of a run when it begins.
+struct Begun {
+    digests: Digests,
+    abilities: Abilities,
+    provider_says: serde_json::Value,
+    started_at_ms: i64,
+}
+
+impl Begun {
+    /// The run's record as it stands now.
+    fn record<P: Provider>(&self, context: &Context<P>, outcome: Outcome, error: Option<String>) -> RunRecord {
+        let case = &context.case;
+        RunRecord {
+            schema: BUNDLE_SCHEMA,
+            harness: HARNESS.to_owned(),
+            run: context.run.clone(),
+            workload: case.workload.manifest.name.clone(),
+            digests: self.digests.clone(),
+            provider: context.provider.name().to_owned(),
+            abilities: self.abilities.clone(),
+            provider_says: self.provider_says.clone(),
+            mode: case.mode,
+            ledger: case.ledger.clone(),
+            patches: case.patches.iter().map(|patch| patch.name.clone()).collect(),
+            attempts: context.attempts.clone(),
+            started_at_ms: self.started_at_ms,
+            ended_at_ms: (outcome != Outcome::Running).then(now_ms),
+            outcome,
+            error,
+            timings_ms: context.timings_ms(),
+        }
+    }
+}
+
+/// What of attempts can be refused before anything is made.
+fn check_attempts(
+    workload: &Workload,
+    abilities: &Abilities,
+    provider: &'static str,
+    attempts: &Attempts,
+) -> Result<(), RunError> {
+    if !abilities.narrow_access {
+        return Err(RunError::NoAccess { provider });
+    }
+    let mut with_attempts = workload.clone();
+    for index in 1..=attempts.count {
+        with_attempts.add_attempt(&format!("attempt-{index}"), Vec::new())?;
+    }
+    Ok(())
 }
 
 /// Signs what was written. Nothing is written afterwards.

@@ -31,7 +31,7 @@ impl fmt::Display for RunReport {
             table.add_row([
                 branch.patch.clone(),
                 branch.verdict.to_string(),
-                agreement(branch.verdict == branch.known),
+                branch.known.map_or_else(|| "attempt".to_owned(), |known| agreement(branch.verdict == known)),
                 format!("{receipts} of {}", branch.expected.receipts),
                 branch.process.pid.map_or("unknown".to_owned(), |pid| pid.to_string()),
                 nonce.chars().take(NONCE_CHARACTERS).collect(),
@@ -50,6 +50,11 @@ impl fmt::Display for RunReport {
             ]);
         }
         writeln!(f, "{table}")?;
+        for attempt in &self.attempts {
+            let ended = attempt.agent.map_or("was not started".to_owned(), |agent| agent.to_string());
+            let error = attempt.error.as_ref().map(|error| format!("; {error}")).unwrap_or_default();
+            writeln!(f, "{}: the agent {ended}{error}", attempt.name)?;
+        }
         let pending = self.source.pending.map_or("unknown".to_owned(), |count| count.to_string());
         let unchanged = if self.source.unchanged { "unchanged" } else { "NOT as it was" };
         writeln!(

@@ -11,7 +11,7 @@ use local::{Behaviour, Local};
 use remuda_rodeo::evidence::key::Signer;
 use remuda_rodeo::evidence::verify::verify;
 use remuda_rodeo::verdict::Rule;
-use remuda_rodeo::{RunError, RunOptions, RunReport, Verdict, page, run_with};
+use remuda_rodeo::{Attempts, RunError, RunOptions, RunReport, Verdict, page, run_with};
 use remuda_types::SnapshotMode;
 use serde_json::Value;
 
@@ -26,7 +26,7 @@ async fn compare(behaviour: Behaviour, change: impl FnOnce(&mut RunOptions)) -> 
     let provider = Local::new(&folder.path().join("machines"), behaviour);
     let mut options = RunOptions::new("worker", folder.path().join("evidence"), Signer::generate().unwrap());
     change(&mut options);
-    let result = run_with(provider.clone(), options).await;
+    let result = run_with(provider.clone(), options, None).await;
     Ran { provider, result, folder }
 }
 
@@ -205,7 +205,7 @@ async fn an_interrupted_run_removes_also_what_was_still_being_made() {
     let provider = Local::new(&folder.path().join("machines"), Behaviour::SlowCreations);
     let options = RunOptions::new("worker", folder.path().join("evidence"), Signer::generate().unwrap());
     let cancel = options.cancel.clone();
-    let run = tokio::spawn(run_with(provider.clone(), options));
+    let run = tokio::spawn(run_with(provider.clone(), options, None));
     provider.creations_begun().await;
     cancel.cancel();
     // The run goes on waiting for its calls; nothing is there to remove yet.
@@ -270,4 +270,74 @@ async fn some_of_the_patches_can_be_chosen() {
     assert_eq!(report.seed, 7);
     assert_eq!(verdicts(&report), [("correct", Verdict::Passed, Some(5))]);
     assert_eq!(report.exit_code(), 0);
+}
+
+/// Agents that are no agents: what counts is what they leave, not what they say or do beside.
+const AGENT: &str = r#"
+    echo "$RODEO_ATTEMPT works on $FILES"
+    patch="$FILES$RODEO_RELOAD_FILE"
+    case $RODEO_ATTEMPT in
+        attempt-1) cp "$RIGHT" "$patch" ;;
+        attempt-2) echo 'export const receiptsFor = () => []' > "$patch"; exit 3 ;;
+        attempt-3) rm "$patch" ;;
+    esac
+"#;
+
+#[tokio::test]
+async fn attempts_are_judged_by_what_they_left_in_copies_that_no_agent_reached() {
+    let folder = tempfile::tempdir().unwrap();
+    let provider = Local::new(&folder.path().join("machines"), Behaviour::Good);
+    let options = RunOptions::new("worker", folder.path().join("evidence"), Signer::generate().unwrap());
+    let right = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workloads/worker/patches/correct/processor.mjs");
+    let attempts = Attempts {
+        command: format!("RIGHT={right}\n{AGENT}"),
+        count: 4,
+        time_limit: std::time::Duration::from_secs(60),
+    };
+    let report = run_with(provider.clone(), options, Some(attempts)).await.unwrap();
+    assert_eq!(report.problems(), Vec::<String>::new());
+    let verdicts: Vec<_> = report.branches.iter().map(|b| (b.patch.as_str(), b.verdict)).collect();
+    let expected = [
+        ("none", Verdict::Reproduced),
+        ("correct", Verdict::Passed),
+        ("misleading", Verdict::Failed),
+        ("attempt-1", Verdict::Passed),
+        ("attempt-2", Verdict::Failed),
+        ("attempt-4", Verdict::Reproduced),
+    ];
+    assert_eq!(verdicts, expected);
+    assert_eq!((report.passed(), report.exit_code()), (vec!["attempt-1"], 0));
+    let ends: Vec<_> = report.attempts.iter().map(|a| a.agent.unwrap().exit_code).collect();
+    assert_eq!(ends, [Some(0), Some(3), Some(0), Some(0)]);
+    assert!(report.attempts[2].error.as_ref().unwrap().contains("can't be read"), "{:?}", report.attempts[2]);
+    // Each attempt's access was taken back, and none of its machines is one that was judged.
+    assert_eq!((provider.calls("grant"), provider.calls("revoke"), provider.living()), (4, 4, 0));
+    let bundle = Path::new(&report.evidence);
+    let (verification, story) = verify(bundle, &[]).unwrap();
+    assert_eq!((verification.problems.as_slice(), verification.as_known), ([].as_slice(), Some(true)));
+    let story = story.unwrap();
+    for attempt in &story.run.attempts {
+        let worked_on = attempt.machine.as_ref().unwrap().0.as_str();
+        assert!(story.branches.iter().all(|branch| branch.attempt.machine.as_deref() != Some(worked_on)));
+    }
+    assert!(page::markdown(&verification, &story).contains("| branch attempt-1 | passed | attempt |"));
+    assert!(page::html(&verification, &story).contains("no agent ever reached"));
+    let said = std::fs::read_to_string(format!("{}.attempt-1.log", report.evidence)).unwrap();
+    assert!(said.starts_with("attempt-1 works on"), "{said}");
+    // What an attempt left can't be exchanged afterwards.
+    std::fs::write(bundle.join("attempts/attempt-2"), std::fs::read(right).unwrap()).unwrap();
+    let changed = verify(bundle, &[]).unwrap().0;
+    assert!(changed.problems.iter().any(|problem| problem.file == "attempts/attempt-2"), "{:?}", changed.problems);
+}
+
+#[tokio::test]
+async fn no_attempts_are_made_where_access_cannot_be_narrowed() {
+    let folder = tempfile::tempdir().unwrap();
+    let provider = Local::new(&folder.path().join("machines"), Behaviour::NoMemory);
+    let mut options = RunOptions::new("worker", folder.path().join("evidence"), Signer::generate().unwrap());
+    options.mode = SnapshotMode::Filesystem;
+    let attempts = Attempts { command: "true".into(), count: 1, time_limit: std::time::Duration::from_secs(1) };
+    let error = run_with(provider, options, Some(attempts)).await.unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    assert!(error.to_string().contains("one branch alone"), "{error}");
 }

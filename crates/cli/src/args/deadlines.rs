@@ -115,6 +115,14 @@ pub(super) fn keys_live(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// How long an agent may work: its branch lives a while longer, and servers let none live for more than a day.
+const ATTEMPT_TIME: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(22 * 3_600);
+
+pub(super) fn attempt_time(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    if ATTEMPT_TIME.contains(&time) { Ok(time) } else { Err("it must be from 1s to 22h".to_owned()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -489,6 +489,8 @@ pub struct Events {
 pub enum Rodeo {
     /// Prepare a machine, fork it, apply one patch to each branch, and judge each from outside
     Run(RodeoRun),
+    /// Let agents make attempts, each on a branch of its own, and judge what they left in copies that they never reached
+    Attempt(RodeoAttempt),
     /// Check a run's evidence offline: every byte against its signature, every verdict anew from what was observed
     Verify(RodeoVerify),
     /// Make one page of a run's evidence, after checking it
@@ -498,6 +500,25 @@ pub enum Rodeo {
     /// Do on purpose what goes wrong in real life, to a server of its own, and look what is kept of the promises
     Drill(RodeoDrill),
 }
+
+#[derive(Debug, Args)]
+pub struct RodeoAttempt {
+    #[command(flatten)]
+    pub run: RodeoRun,
+    /// The agent: a command for `sh -c` on this machine. REMUDA_URL, REMUDA_SANDBOX and REMUDA_API_KEY name its branch and
+    /// open that alone; RODEO_RELOAD_FILE is the file there that counts
+    #[arg(long, value_name = "COMMAND")]
+    pub agent: String,
+    /// How many attempts
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(ATTEMPTS_MAX)))]
+    pub count: u32,
+    /// How long each agent may work, such as 90s, 30m or 2h; a bare number counts seconds
+    #[arg(long, value_name = "TIME", value_parser = deadlines::attempt_time, default_value = "30m")]
+    pub time_limit: Duration,
+}
+
+/// Attempts of one run.
+const ATTEMPTS_MAX: u32 = 50;
 
 #[derive(Debug, Args)]
 pub struct RodeoVerify {

@@ -59,10 +59,10 @@ fn tell(verification: &Verification) -> anyhow::Result<()> {
         table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
         table.set_header(["whose", "verdict", "known", "rule", "what was seen"]);
         for conclusion in &verification.verdicts {
-            let known = if conclusion.verdict == conclusion.known {
-                "as known".to_owned()
-            } else {
-                format!("NOT AS KNOWN: {}", conclusion.known)
+            let known = match conclusion.known {
+                None => "attempt".to_owned(),
+                Some(known) if conclusion.verdict == known => "as known".to_owned(),
+                Some(known) => format!("NOT AS KNOWN: {known}"),
             };
             table.add_row([
                 conclusion.of.clone(),

@@ -58,6 +58,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Receipt(args) => history::receipt(global, &args.of).await,
         Command::Events(args) => history::events(global, &args).await,
         Command::Rodeo(Rodeo::Run(args)) => rodeo::run(global, args).await,
+        Command::Rodeo(Rodeo::Attempt(args)) => rodeo::attempt(global, args).await,
         Command::Rodeo(Rodeo::Verify(args)) => evidence::verify(global, &args),
         Command::Rodeo(Rodeo::Report(args)) => evidence::report(global, &args),
         Command::Rodeo(Rodeo::Key(args)) => evidence::key(global, &args),

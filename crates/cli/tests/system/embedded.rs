@@ -137,3 +137,53 @@ fn what_a_killed_run_left_is_swept_by_the_next_one() {
     assert_eq!(end(&mut begun(&place, &out), Signal::TERM), 1);
     nothing_is_left(&place);
 }
+
+/// What an agent does with the command line: it looks at its branch, changes the file that counts, and tries doors that
+/// must be closed to it.
+const AGENT: &str = r#"
+    remuda exec "$REMUDA_SANDBOX" -- hostname
+    remuda exec "$REMUDA_SANDBOX" -- curl -s "localhost:$RODEO_PORT/status"; echo
+    remuda cp "$PATCH" "$REMUDA_SANDBOX:$RODEO_RELOAD_FILE"
+    echo "branches: $(remuda ls | grep -c @)"
+    remuda create && echo made
+    remuda snapshot create "$REMUDA_SANDBOX" && echo captured
+    remuda rm "$REMUDA_SANDBOX" && echo removed
+    echo "$REMUDA_API_KEY" > "$KEPT"
+    exit 5
+"#;
+
+#[test]
+fn an_agent_reaches_its_own_branch_and_is_judged_by_what_it_left() {
+    set_up();
+    let temporary = tempfile::Builder::new().prefix("remuda-test-").tempdir_in("/var/tmp").unwrap();
+    let (place, out) = (temporary.path().join("tmp"), temporary.path().join("out"));
+    fs::create_dir(&place).unwrap();
+    let correct = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workloads/worker/patches/correct/processor.mjs");
+    let programs = Path::new(env!("CARGO_BIN_EXE_remuda")).parent().unwrap();
+    let mut command = remuda();
+    command.args(["rodeo", "attempt", "worker", "--agent", AGENT, "--count", "2", "--json", "--out"]).arg(&out);
+    command.arg("--key-file").arg(temporary.path().join("key.pem")).arg("--data-dir").arg(place.join("no-server"));
+    command.env("TMPDIR", &place).env("PATCH", correct).env("KEPT", temporary.path().join("kept"));
+    command.env("XDG_STATE_HOME", temporary.path().join("state"));
+    command.env("PATH", format!("{}:{}", programs.display(), std::env::var("PATH").unwrap()));
+    let answer = Answer::of(command.output().unwrap());
+    let report = answer.json();
+    let evidence = report["evidence"].as_str().unwrap().to_owned();
+    let said = fs::read_to_string(format!("{evidence}.attempt-1.log")).unwrap();
+    assert_eq!(answer.code, 0, "{}{said}", answer.stderr);
+    let verdicts: Vec<_> = report["branches"].as_array().unwrap().iter().map(|branch| &branch["verdict"]).collect();
+    assert_eq!(verdicts, ["reproduced", "passed", "failed", "passed", "passed"], "{said}");
+    assert_eq!(report["attempts"][0]["agent"]["exit_code"], 5, "an agent's own word decides nothing");
+    // Its branch is the source's process, and nothing but its branch is there for it.
+    assert!(said.contains(r#""pending":5"#) && said.contains("branches: 1"), "{said}");
+    for door in ["made", "captured", "removed"] {
+        assert!(!said.lines().any(|line| line == door), "{said}");
+    }
+    assert_eq!(said.matches("(forbidden)").count(), 3, "{said}");
+    // Nothing of the access is in the evidence, and nothing is left of the rest.
+    let key = fs::read_to_string(temporary.path().join("kept")).unwrap();
+    let found = std::process::Command::new("grep").args(["-rqF", key.trim()]).arg(&evidence).status().unwrap();
+    assert_eq!(found.code(), Some(1), "a bundle holds no credential");
+    nothing_is_left(&place);
+    assert_eq!(Answer::of(remuda().args(["rodeo", "verify"]).arg(&evidence).output().unwrap()).code, 0);
+}

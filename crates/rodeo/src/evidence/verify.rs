@@ -20,7 +20,7 @@ use crate::records::{
 };
 use crate::report::RunReport;
 use crate::verdict::{Expectation, Judgement, Rule, Verdict};
-use crate::workload::{Digests, MANIFEST_FILE, Workload};
+use crate::workload::{Digests, MANIFEST_FILE, Workload, attempt_file};
 
 /// What checking a bundle found. Serialised, it is what `rodeo verify --json` prints.
 #[derive(Debug, Clone, Serialize)]
@@ -57,8 +57,8 @@ pub struct Conclusion {
     pub rule: Rule,
     /// What was seen, in words.
     pub detail: String,
-    /// The verdict that the workload knows.
-    pub known: Verdict,
+    /// The verdict that the workload knows; absent where the patch is an attempt.
+    pub known: Option<Verdict>,
 }
 
 impl Verification {
@@ -156,7 +156,7 @@ fn read_story(bundle: &mut Bundle) -> Option<Story> {
     if !same {
         return None;
     }
-    let workload = read_workload(bundle, &run)?;
+    let mut workload = read_workload(bundle, &run)?;
     if parts(&run.digests, Some(&workload)) != manifest.digests {
         bundle
             .problems
@@ -167,6 +167,19 @@ fn read_story(bundle: &mut Bundle) -> Option<Story> {
     if run.ledger != Ledger::from_seed(run.ledger.seed, check.jobs, check.free_jobs) {
         bundle.problems.push(Problem::new("run.json", "its jobs are not those that the seed gives"));
         return None;
+    }
+    for attempt in &run.attempts {
+        let Some(digest) = &attempt.patch else { continue };
+        let file = attempt_file(&attempt.name);
+        let bytes = bundle.bytes(&file).filter(|bytes| blake3::hash(bytes).to_hex().as_str() == digest);
+        let Some(bytes) = bytes.map(<[u8]>::to_vec) else {
+            bundle.problems.push(Problem::new(file, "it is not what run.json says the attempt left"));
+            return None;
+        };
+        if let Err(error) = workload.add_attempt(&attempt.name, bytes) {
+            bundle.problems.push(Problem::new("run.json", error.to_string()));
+            return None;
+        }
     }
     let chosen = workload.manifest.patches.iter().filter(|patch| run.patches.contains(&patch.name));
     let patches: Vec<_> = chosen.cloned().collect();
@@ -196,7 +209,7 @@ fn read_story(bundle: &mut Bundle) -> Option<Story> {
 
 /// Nothing stands in a bundle that nobody looks at.
 fn unknown_files(bundle: &mut Bundle, case: &Case) {
-    const KNOWN: [&str; 12] = [
+    const KNOWN: [&str; 13] = [
         "run.json",
         "inventory-before.json",
         "inventory-after.json",
@@ -204,6 +217,7 @@ fn unknown_files(bundle: &mut Bundle, case: &Case) {
         "twin-prepared.json",
         "twin.json",
         "fork.json",
+        "fork-attempts.json",
         "source.json",
         "cold-control.json",
         "cleanup.json",
@@ -213,6 +227,7 @@ fn unknown_files(bundle: &mut Bundle, case: &Case) {
     let is_known = |name: &str| {
         KNOWN.contains(&name)
             || name.starts_with("workload/")
+            || case.patches.iter().any(|patch| name == patch.file && patch.file == attempt_file(&patch.name))
             || case.patches.iter().any(|patch| name == format!("branch-{}.json", patch.name))
     };
     let odd: Vec<String> = bundle.names().filter(|name| !is_known(name)).map(str::to_owned).collect();
@@ -263,12 +278,12 @@ fn conclude(bundle: &mut Bundle, story: &mut Story) -> Vec<Conclusion> {
     let mut checks = Checks { bundle, case: &case, run: &story.run };
     let twin = checks.prepared("twin", story.twin_prepared.as_ref());
     let baseline = checks.twin(twin.as_ref(), story.twin.as_ref());
-    verdicts.extend(baseline.as_ref().map(|judgement| conclusion("twin", judgement, case.known_baseline())));
+    verdicts.extend(baseline.as_ref().map(|judgement| conclusion("twin", judgement, Some(case.known_baseline()))));
 
     let source = checks.prepared("source", story.source_prepared.as_ref());
     let branches = checks.branches(source.as_ref(), story);
     for (patch, (_, judgement)) in case.patches.iter().zip(&branches) {
-        verdicts.push(conclusion(&format!("branch {}", patch.name), judgement, patch.known.in_mode(case.mode)));
+        verdicts.push(conclusion(&format!("branch {}", patch.name), judgement, patch.known_in(case.mode)));
     }
     let state = source.as_ref().zip(story.source.as_ref()).map(|(source, record)| {
         let state = case.judge_source(source, &record.watch);
@@ -278,7 +293,7 @@ fn conclude(bundle: &mut Bundle, story: &mut Story) -> Vec<Conclusion> {
     });
     let cold = checks.cold(source.as_ref(), story.cold.as_ref());
     if let (Some(judgement), Some(control)) = (&cold, &case.workload.manifest.cold_control) {
-        verdicts.push(conclusion("cold control", judgement, control.verdict));
+        verdicts.push(conclusion("cold control", judgement, Some(control.verdict)));
     }
     checks.cleanup(story.cleanup.as_ref());
     if story.run.outcome == Outcome::Finished {
@@ -291,7 +306,7 @@ fn conclude(bundle: &mut Bundle, story: &mut Story) -> Vec<Conclusion> {
     verdicts
 }
 
-fn conclusion(of: &str, judgement: &Judgement, known: Verdict) -> Conclusion {
+fn conclusion(of: &str, judgement: &Judgement, known: Option<Verdict>) -> Conclusion {
     Conclusion {
         of: of.to_owned(),
         verdict: judgement.verdict,
@@ -436,6 +451,7 @@ impl Checks<'_> {
             seed: self.run.ledger.seed,
             baseline,
             branches,
+            attempts: self.run.attempts.clone(),
             cold_control,
             source: compared.source.clone(),
             timings_ms: self.run.timings_ms.clone(),

@@ -33,10 +33,10 @@ fn write_all(text: &mut String, verification: &Verification, story: &Story) -> s
     }
     writeln!(text, "| whose | verdict | known | why |\n| --- | --- | --- | --- |")?;
     for conclusion in &verification.verdicts {
-        let known = if conclusion.verdict == conclusion.known {
-            "as known".to_owned()
-        } else {
-            format!("**known as {}**", conclusion.known)
+        let known = match conclusion.known {
+            None => "attempt".to_owned(),
+            Some(known) if conclusion.verdict == known => "as known".to_owned(),
+            Some(known) => format!("**known as {known}**"),
         };
         let why = format!("{}: {}", conclusion.rule, conclusion.detail);
         writeln!(text, "| {} | {} | {known} | {} |", cell(&conclusion.of), conclusion.verdict, cell(&why))?;

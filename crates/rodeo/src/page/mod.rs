@@ -45,6 +45,7 @@ pub fn html(verification: &Verification, story: &Story) -> String {
                     section { h2 { "Established" } ul { @for fact in &facts.established { li { (fact) } } } }
                     section { h2 { "Not established" } ul { @for fact in &facts.open { li { (fact) } } } }
                 }
+                (attempts(story))
                 (receipts(story))
                 h2 { "When what happened" }
                 (timeline::picture(&timeline::lanes(story)))
@@ -115,7 +116,11 @@ fn verdicts(verification: &Verification, story: &Story) -> Markup {
                     tr {
                         td { (conclusion.of) }
                         td { (verdict(conclusion.verdict)) }
-                        td.plain { @if conclusion.verdict == conclusion.known { "as known" } @else { "known as " (verdict(conclusion.known)) } }
+                        td.plain { @match conclusion.known {
+                            None => { "attempt" }
+                            Some(known) if known == conclusion.verdict => { "as known" }
+                            Some(known) => { "known as " (verdict(known)) }
+                        } }
                         @match branch_of(conclusion) {
                             Some(branch) => {
                                 td.number { (branch.observed.receipts.map_or("unknown".to_owned(), |count| count.to_string()))
@@ -129,6 +134,25 @@ fn verdicts(verification: &Verification, story: &Story) -> Markup {
                     }
                 }
             }
+        }
+    }
+}
+
+fn attempts(story: &Story) -> Markup {
+    html! {
+        @if !story.run.attempts.is_empty() {
+            h2 { "Attempts" }
+            div.scroll { table {
+                thead { tr { th { "attempt" } th { "worked on" } th { "its agent" } th { "left, BLAKE3" } } }
+                tbody { @for attempt in &story.run.attempts { tr {
+                    td { (attempt.name) }
+                    td { code { (attempt.machine.as_ref().map_or("no branch", |machine| machine.0.as_str())) } }
+                    td { @match attempt.agent { Some(agent) => { (agent.to_string()) }, None => { "was not started" } }
+                        @if let Some(error) = &attempt.error { "; " (error) } }
+                    td { code { (attempt.patch.as_deref().unwrap_or("nothing")) } }
+                } } }
+            } }
+            p.note { "What an attempt left at the reload point was judged in a fresh copy that no agent ever reached." }
         }
     }
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use remuda_client::{Client, ClientError, HeaderMap, Method, OutputQuery, SandboxFilter, WriteFile, wire};
-use remuda_types::{ErrorCode, ExecutionId, ExecutionState, SandboxId, SnapshotMode};
+use remuda_types::{AccessScope, ErrorCode, ExecutionId, ExecutionState, Narrowing, SandboxId, SnapshotMode};
 
 use crate::observe::ANSWER_BYTES_MAX;
 use crate::provider::{
-    Abilities, Capture, Command, Ended, Failure, Forked, HttpAnswer, HttpCall, Inventory, Launch, Machine, Presence,
-    Process, Provider, ProviderError,
+    Abilities, Capture, Command, Ended, Failure, Forked, Grant, HttpAnswer, HttpCall, Inventory, Launch, Machine,
+    Presence, Process, Provider, ProviderError,
 };
 
 /// Label that names the run a sandbox belongs to.
@@ -23,12 +23,25 @@ const OUTPUT_CHARACTERS_MAX: usize = 2_000;
 #[derive(Debug, Clone)]
 pub struct Remuda {
     client: Client,
+    url: Option<String>,
+    /// How long machines live at most; as the server has it when absent.
+    lifetime: Option<Duration>,
 }
 
 impl Remuda {
     /// An adapter to the server that this client talks to.
     pub fn new(client: Client) -> Self {
-        Remuda { client }
+        Remuda { client, url: None, lifetime: None }
+    }
+
+    /// Agents reach the server at this URL. Without it no access can be granted.
+    pub fn reached_at(self, url: String) -> Self {
+        Remuda { url: Some(url), ..self }
+    }
+
+    /// Machines live for this long, whatever the server's default is.
+    pub fn living(self, lifetime: Duration) -> Self {
+        Remuda { lifetime: Some(lifetime), ..self }
     }
 
     async fn output_end(
@@ -125,7 +138,8 @@ impl Provider for Remuda {
             memory: true,
             filesystem: true,
             needs_stopped_source: false,
-            keyed_capture: false,
+            keyed_capture: true,
+            narrow_access: self.url.is_some(),
             named_capture: true,
             launch_recipe: true,
             credentials: "Authorization: Bearer, or the local socket".into(),
@@ -146,7 +160,11 @@ impl Provider for Remuda {
     }
 
     async fn create(&self, run: &str, role: &str) -> Result<Machine, ProviderError> {
-        let request = wire::CreateSandbox { labels: labels(run, role), ..wire::CreateSandbox::default() };
+        let request = wire::CreateSandbox {
+            labels: labels(run, role),
+            timeout_ms: self.lifetime.map(milliseconds),
+            ..wire::CreateSandbox::default()
+        };
         Ok(machine(&self.client.create_sandbox(&request).await?))
     }
 
@@ -154,6 +172,41 @@ impl Provider for Remuda {
         let mode = Some(if executable { 0o755 } else { 0o644 });
         let options = WriteFile { mode, user: None, parents: true, ..WriteFile::default() };
         self.client.write_file(&sandbox(machine)?, path, &options, bytes).await?;
+        Ok(())
+    }
+
+    async fn get(&self, machine: &Machine, path: &str, bytes_max: usize) -> Result<Bytes, ProviderError> {
+        let file = self.client.read_file(&sandbox(machine)?, path).await?;
+        Ok(file.body.collect(bytes_max).await?)
+    }
+
+    async fn grant(&self, machine: &Machine, label: &str, time: Duration) -> Result<Grant, ProviderError> {
+        let Some(url) = &self.url else {
+            return Err(other("the server has no URL that an agent could reach it at; name one with --url"));
+        };
+        let request = wire::CreateAccessKey {
+            scopes: vec![
+                AccessScope::SandboxesRead,
+                AccessScope::Executions,
+                AccessScope::Files,
+                AccessScope::Previews,
+            ],
+            narrowing: Some(Narrowing::Sandbox(sandbox(machine)?)),
+            label: Some(label.to_owned()),
+            expires_in_ms: Some(milliseconds(time)),
+            account: None,
+        };
+        let made = self.client.create_access_key(&request).await?;
+        let env = [("REMUDA_URL", url.clone()), ("REMUDA_SANDBOX", machine.0.clone()), ("REMUDA_API_KEY", made.secret)];
+        Ok(Grant {
+            id: made.access_key.id.to_string(),
+            env: env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        })
+    }
+
+    async fn revoke(&self, grant: &Grant) -> Result<(), ProviderError> {
+        let id = grant.id.parse().map_err(|error| other(format!("{error}")))?;
+        self.client.revoke_access_key(None, &id).await?;
         Ok(())
     }
 
@@ -243,7 +296,9 @@ impl Provider for Remuda {
             timeout_ms: Some(milliseconds(launch.timeout)),
         });
         let labels = labels(run, "branch");
-        let request = wire::ForkSandbox { count, mode: Some(mode), labels, launch, ..wire::ForkSandbox::default() };
+        let timeout_ms = self.lifetime.map(milliseconds);
+        let request =
+            wire::ForkSandbox { count, mode: Some(mode), labels, launch, timeout_ms, ..wire::ForkSandbox::default() };
         let fork = self.client.fork(&sandbox(source)?, &request).await?;
         let branches = fork.branches.iter().map(|branch| match branch {
             wire::Branch::Sandbox(sandbox) => Ok(machine(sandbox)),

@@ -27,7 +27,7 @@ pub(crate) async fn fork_and_judge<P: Provider>(
 ) -> Result<(Vec<(String, Judgement)>, SourceState), StepError> {
     let began = Instant::now();
     context.say(Progress::Forking(context.case.patches.len()));
-    let forked = fork(context, source).await?;
+    let forked = fork(context, source, context.case.patches.len() as u32, "fork").await?;
     context.timed("fork", began);
 
     let began = Instant::now();
@@ -71,7 +71,13 @@ fn write_source<P: Provider>(
     Ok(state)
 }
 
-async fn fork<P: Provider>(context: &Context<P>, source: &Prepared) -> Result<Forked, StepError> {
+/// Forks the source and records the provider's answer under this name.
+pub(crate) async fn fork<P: Provider>(
+    context: &Context<P>,
+    source: &Prepared,
+    count: u32,
+    record: &str,
+) -> Result<Forked, StepError> {
     let start = &context.case.workload.manifest.start;
     let launch = (context.case.mode == SnapshotMode::Filesystem).then(|| Launch {
         command: context.start_command(&source.identity.preparation),
@@ -80,7 +86,7 @@ async fn fork<P: Provider>(context: &Context<P>, source: &Prepared) -> Result<Fo
         timeout: Duration::from_millis(start.ready_timeout_ms),
     });
     let (provider, machine, run) = (context.provider.clone(), source.machine.clone(), context.run.clone());
-    let (count, mode) = (context.case.patches.len() as u32, context.case.mode);
+    let mode = context.case.mode;
     let forked = context
         .make(async move { provider.fork(&machine, &run, count, mode, launch.as_ref()).await })
         .await
@@ -90,9 +96,9 @@ async fn fork<P: Provider>(context: &Context<P>, source: &Prepared) -> Result<Fo
         made.machines.extend(forked.branches.iter().flatten().cloned());
         made.captures.extend(forked.capture.clone());
     }
-    context.evidence.write("fork", &forked.raw)?;
-    if forked.branches.len() != context.case.patches.len() {
-        let message = format!("{} branches came instead of {}", forked.branches.len(), context.case.patches.len());
+    context.evidence.write(record, &forked.raw)?;
+    if forked.branches.len() != count as usize {
+        let message = format!("{} branches came instead of {}", forked.branches.len(), count);
         return Err(StepError::new("forking", message));
     }
     Ok(forked)

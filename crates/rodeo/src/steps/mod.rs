@@ -2,6 +2,7 @@
 //! judged.
 
 mod attempt;
+mod attempts;
 mod branches;
 mod cleanup;
 mod cold;
@@ -19,7 +20,8 @@ use crate::judging::{Case, Compared};
 use crate::probe::{Application, since_ms};
 use crate::progress::Progress;
 use crate::provider::{Capture, Command, Failure, Machine, Provider, ProviderError};
-use crate::run::ProgressFn;
+use crate::records::AttemptRecord;
+use crate::run::{Attempts, ProgressFn};
 
 pub(crate) use cleanup::clean_up;
 
@@ -30,6 +32,8 @@ const MAKING_TIME_MAX: Duration = Duration::from_secs(180);
 pub(crate) struct Context<P> {
     pub provider: P,
     pub case: Case,
+    /// How each attempt went, once they were made.
+    pub attempts: Vec<AttemptRecord>,
     pub run: String,
     pub evidence: Evidence,
     pub progress: ProgressFn,
@@ -66,6 +70,7 @@ impl<P: Provider> Context<P> {
         Context {
             provider,
             case,
+            attempts: Vec::new(),
             run,
             evidence,
             progress,
@@ -118,17 +123,26 @@ impl<P: Provider> Context<P> {
     }
 }
 
-/// Takes all steps from the preparation to the last control.
-pub(crate) async fn compare<P: Provider>(context: &Context<P>) -> Result<Compared, StepError> {
+/// Takes all steps from the preparation to the last control; between the baseline and the fork, agents make their
+/// attempts where there are any.
+pub(crate) async fn compare<P: Provider>(
+    context: &mut Context<P>,
+    attempts: Option<&Attempts>,
+) -> Result<Compared, StepError> {
     let began = Instant::now();
     context.say(Progress::Preparing);
-    let (source, baseline) = tokio::try_join!(prepare::prepare(context, "source"), prepare::baseline(context))?;
+    let preparing = &*context;
+    let (source, baseline) = tokio::try_join!(prepare::prepare(preparing, "source"), prepare::baseline(preparing))?;
     context.timed("prepare", began);
     context.say(Progress::BaselineJudged(baseline.verdict));
     if baseline.verdict != context.case.known_baseline() {
         let source = branches::source_alone(context, &source).await?;
         return Ok(Compared { baseline, branches: Vec::new(), cold_control: None, source });
     }
+    if let Some(attempts) = attempts {
+        attempts::attempt(context, &source, attempts).await?;
+    }
+    let context = &*context;
     let (branches, source_state) = branches::fork_and_judge(context, &source).await?;
     let began = Instant::now();
     let cold_control = cold::cold_control(context, &source).await?;

@@ -39,7 +39,7 @@ pub struct Manifest {
     pub fault: Fault,
     /// What the unpatched twin must show. Without it no patch is tried; its absence is told by `validate`.
     pub baseline: Option<Baseline>,
-    /// The controls: patches with known answers.
+    /// The patches. Those with known answers are the controls.
     #[serde(default)]
     pub patches: Vec<Patch>,
     /// The last control, in the source after its worker was launched again.
@@ -204,7 +204,7 @@ pub struct Baseline {
     pub verdict: Verdict,
 }
 
-/// A patch with known answers.
+/// A patch.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Patch {
@@ -212,8 +212,15 @@ pub struct Patch {
     pub name: String,
     /// The file that takes the place of `reload.file`.
     pub file: String,
-    /// Its verdict by mode.
-    pub known: Known,
+    /// Its verdict by mode, where it is known beforehand: that makes the patch a control.
+    pub known: Option<Known>,
+}
+
+impl Patch {
+    /// Its known verdict after a fork in this mode; `None` where the patch is no control.
+    pub fn known_in(&self, mode: SnapshotMode) -> Option<Verdict> {
+        self.known.as_ref().map(|known| known.in_mode(mode))
+    }
 }
 
 /// The known verdict of a patch, by the mode of the fork.

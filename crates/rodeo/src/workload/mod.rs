@@ -162,6 +162,29 @@ impl Workload {
         sources.filter_map(|path| self.files.get_key_value(&path)).map(|(path, _)| path.as_str()).next()
     }
 
+    /// Takes in what an attempt left at the reload point, as one more patch of this name. Its verdict is known to nobody.
+    ///
+    /// # Errors
+    /// [`WorkloadError::Invalid`] where a patch of this name or too many are there.
+    pub fn add_attempt(&mut self, name: &str, bytes: Vec<u8>) -> Result<Patch, WorkloadError> {
+        let invalid = |problem: &str, remedy: &str| WorkloadError::Invalid {
+            file: MANIFEST_FILE.to_owned(),
+            key: "patches.name".to_owned(),
+            problem: problem.to_owned(),
+            remedy: remedy.to_owned(),
+        };
+        if self.manifest.patch(name).is_ok() {
+            return Err(invalid(&format!("{name:?} is there, and an attempt has that name"), "rename the patch"));
+        }
+        if self.manifest.patches.len() >= PATCHES_MAX {
+            return Err(invalid("there are too many patches and attempts", "make fewer attempts"));
+        }
+        let patch = Patch { name: name.to_owned(), file: attempt_file(name), known: None };
+        self.files.insert(patch.file.clone(), File { bytes, executable: false });
+        self.manifest.patches.push(patch.clone());
+        Ok(patch)
+    }
+
     /// The files that verdicts depend on, by their path in the workload's folder: its description, the patches, and the
     /// file at the reload point.
     pub fn verdict_files(&self) -> impl Iterator<Item = (&str, &[u8])> {
@@ -194,6 +217,11 @@ impl Workload {
             .collect();
         Digests { workload: Digests::over(&files), files }
     }
+}
+
+/// Where a bundle keeps what an attempt left at the reload point.
+pub(crate) fn attempt_file(name: &str) -> String {
+    format!("attempts/{name}")
 }
 
 fn missing(manifest_path: &str, key: &str, path: &str) -> WorkloadError {

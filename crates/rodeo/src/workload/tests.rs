@@ -17,7 +17,12 @@ fn the_worker_is_built_in_and_is_what_the_folder_holds() {
     assert_eq!(builtin.files, folder.files);
     assert_eq!(builtin.digests(), folder.digests());
     assert_eq!(builtin.manifest.start.port, 8080);
-    let verdicts: Vec<_> = builtin.manifest.patches.iter().map(|p| (p.name.as_str(), p.known.memory)).collect();
+    let verdicts: Vec<_> = builtin
+        .manifest
+        .patches
+        .iter()
+        .map(|p| (p.name.as_str(), p.known_in(remuda_types::SnapshotMode::Memory).unwrap()))
+        .collect();
     use Verdict::{Failed, Passed, Reproduced};
     assert_eq!(verdicts, [("none", Reproduced), ("correct", Passed), ("misleading", Failed)]);
 }

@@ -214,6 +214,7 @@ impl Provider for Local {
             filesystem: true,
             needs_stopped_source: false,
             keyed_capture: false,
+            narrow_access: self.behaviour != Behaviour::NoMemory,
             named_capture: false,
             launch_recipe: true,
             credentials: "none".into(),
@@ -242,6 +243,22 @@ impl Provider for Local {
         let path = inside(&*self.folder(machine)?, path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, bytes).map_err(failed)
+    }
+
+    async fn get(&self, machine: &Machine, path: &str, bytes_max: usize) -> Result<Bytes, ProviderError> {
+        let bytes = std::fs::read(inside(&*self.folder(machine)?, path)).map_err(failed)?;
+        if bytes.len() > bytes_max { Err(failed("it is too long")) } else { Ok(bytes.into()) }
+    }
+
+    async fn grant(&self, machine: &Machine, _label: &str, _time: Duration) -> Result<Grant, ProviderError> {
+        self.shared.calls.lock().unwrap().push(format!("{} grant", machine.0));
+        let files = self.folder(machine)?.files.display().to_string();
+        Ok(Grant { id: machine.0.clone(), env: [("FILES".to_owned(), files)].into() })
+    }
+
+    async fn revoke(&self, grant: &Grant) -> Result<(), ProviderError> {
+        self.shared.calls.lock().unwrap().push(format!("{} revoke", grant.id));
+        Ok(())
     }
 
     async fn names(&self, machine: &Machine, folder: &str) -> Result<Vec<String>, ProviderError> {
