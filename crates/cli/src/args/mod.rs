@@ -561,7 +561,8 @@ pub struct EvidenceKey {
 
 #[derive(Debug, Args)]
 pub struct RodeoDrill {
-    /// Drill: `lost-create`, `lost-capture`, `stale-stop`, `quota`, `permissions`, or `all`
+    /// Drill: `lost-create`, `lost-capture`, `stale-stop`, `quota`, `permissions`, `reconnect`, `named-recovery`, `isolation`,
+    /// `clock`, `server-killed`, `interrupted-capture`, or `all`
     #[arg(value_name = "NAME", value_parser = drills)]
     pub drills: Drills,
     /// Directory in which each drill makes one for its observations; ./evidence when not given

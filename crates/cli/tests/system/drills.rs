@@ -75,6 +75,29 @@ fn permissions_are_refused_by_name_and_do_nothing() {
 }
 
 #[test]
+fn reconnect_finds_the_same_job_and_the_rest_of_its_output() {
+    let drilled = drill("reconnect");
+    assert_eq!((drilled.found("its exit code"), drilled.found("connections that broke")), (&json!(7), &json!(true)));
+}
+
+#[test]
+fn named_recovery_finds_the_one_capture_by_its_name() {
+    let drilled = drill("named-recovery");
+    assert_eq!(drilled.requests(), [2, 0, 1, 1]);
+    assert_eq!(drilled.found("snapshots ever taken"), 1);
+}
+
+#[test]
+fn isolation_keeps_four_copies_apart() {
+    assert_eq!(drill("isolation").found("marks that are seen anywhere else"), 0);
+}
+
+#[test]
+fn clock_counts_running_time_and_is_right_afterwards() {
+    assert_eq!(drill("clock").found("the job, whose time stood still with it"), "exited");
+}
+
+#[test]
 fn server_killed_leaves_each_call_its_one_outcome() {
     let drilled = drill("server-killed");
     let [sent, succeeded, refused, lost] = drilled.requests();

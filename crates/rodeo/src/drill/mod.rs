@@ -3,11 +3,14 @@
 //! Never touches a server that it did not start.
 
 mod access;
+mod copies;
 mod killed;
 mod lost;
 mod proxy;
 mod server;
 mod stale;
+mod stream;
+mod work;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -36,6 +39,14 @@ pub enum Drill {
     Quota,
     /// Access keys that may not do everything.
     Permissions,
+    /// A client leaves its job, and another one finds it; a live stream breaks.
+    Reconnect,
+    /// The answer to a capture is lost with its key, and only its name is known.
+    NamedRecovery,
+    /// Copies of one machine leave marks everywhere.
+    Isolation,
+    /// A machine stands still while time goes on.
+    Clock,
     /// The server is killed in the middle of three calls.
     ServerKilled,
     /// The server is killed while a sandbox is captured.
@@ -50,6 +61,10 @@ impl Drill {
         Drill::StaleStop,
         Drill::Quota,
         Drill::Permissions,
+        Drill::Reconnect,
+        Drill::NamedRecovery,
+        Drill::Isolation,
+        Drill::Clock,
         Drill::ServerKilled,
         Drill::InterruptedCapture,
     ];
@@ -62,6 +77,10 @@ impl Drill {
             Drill::StaleStop => "stale-stop",
             Drill::Quota => "quota",
             Drill::Permissions => "permissions",
+            Drill::Reconnect => "reconnect",
+            Drill::NamedRecovery => "named-recovery",
+            Drill::Isolation => "isolation",
+            Drill::Clock => "clock",
             Drill::ServerKilled => "server-killed",
             Drill::InterruptedCapture => "interrupted-capture",
         }
@@ -258,6 +277,10 @@ pub async fn drill(drill: Drill, options: &DrillOptions) -> Result<DrillReport, 
         Drill::StaleStop => stale::stop(&server, &mut log).await,
         Drill::Quota => access::quota(&server, &mut log).await,
         Drill::Permissions => access::permissions(&server, &mut log).await,
+        Drill::Reconnect => work::reconnect(&server, &mut log).await,
+        Drill::NamedRecovery => copies::named_recovery(&server, &mut log).await,
+        Drill::Isolation => copies::isolation(&server, &mut log).await,
+        Drill::Clock => work::clock(&server, &mut log).await,
         Drill::ServerKilled => killed::server_killed(&mut server, &mut log).await,
         Drill::InterruptedCapture => killed::interrupted_capture(&mut server, &mut log).await,
     };
