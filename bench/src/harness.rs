@@ -27,6 +27,10 @@ pub(crate) enum Goal {
     RatioAtMost(f64),
     /// Our median, at most, in milliseconds.
     MillisecondsAtMost(f64),
+    /// How much more than the peer's median ours may be, in milliseconds.
+    MillisecondsMoreAtMost(f64),
+    /// Our median, at most, of a figure that is no time but a size in MiB.
+    MebibytesAtMost(f64),
     /// Reported and not judged.
     None,
 }
@@ -50,7 +54,7 @@ pub(crate) enum Outcome {
 pub(crate) struct Entry {
     /// Who.
     pub side: Side,
-    /// Milliseconds, one for each turn, in the order of the turns.
+    /// Milliseconds, one for each turn, in the order of the turns; MiB where the figure says so.
     pub samples_ms: Vec<f64>,
     /// Their statistics; absent where there are no samples.
     pub summary: Option<Summary>,
@@ -73,6 +77,19 @@ pub(crate) struct Figure {
     pub goal: Goal,
     /// Whether it is.
     pub outcome: Outcome,
+}
+
+impl Figure {
+    /// A figure that is no time and has no peer.
+    pub(crate) fn of_value(name: &str, side: Side, value: Result<f64, String>, goal: Goal) -> Figure {
+        let (samples_ms, failure) = match value {
+            Ok(value) => (vec![value], None),
+            Err(reason) => (Vec::new(), Some(reason)),
+        };
+        let ours = Entry { side, summary: Summary::of(&samples_ms), samples_ms, failure };
+        let (ratio, outcome) = judge(goal, &ours, None);
+        Figure { name: name.to_owned(), ours, peer: None, ratio, goal, outcome }
+    }
 }
 
 /// One turn of one side: does the work once and tells how long the timed part took.
@@ -174,7 +191,11 @@ fn judge(goal: Goal, ours: &Entry, peer: Option<&Entry>) -> (Option<f64>, Outcom
     let outcome = match (goal, mine, ratio) {
         (Goal::None, ..) => Outcome::NoGoal,
         (_, None, _) => Outcome::Missed,
-        (Goal::MillisecondsAtMost(limit), Some(mine), _) => met(mine <= limit),
+        (Goal::MillisecondsAtMost(limit) | Goal::MebibytesAtMost(limit), Some(mine), _) => met(mine <= limit),
+        (Goal::MillisecondsMoreAtMost(limit), Some(mine), _) => match theirs {
+            Some(theirs) => met(mine - theirs <= limit),
+            None => Outcome::Undecided,
+        },
         (Goal::RatioAtMost(limit), _, Some(ratio)) => met(ratio <= limit),
         (Goal::RatioAtMost(_), _, None) => Outcome::Undecided,
     };
@@ -229,6 +250,20 @@ mod tests {
     fn an_absolute_goal_needs_no_peer() {
         assert_eq!(contest(Goal::MillisecondsAtMost(10.0)).run(fixed("a", 10), None).outcome, Outcome::Met);
         assert_eq!(contest(Goal::MillisecondsAtMost(9.0)).run(fixed("a", 10), None).outcome, Outcome::Missed);
+    }
+
+    #[test]
+    fn a_difference_needs_both_sides_and_a_size_needs_one() {
+        let more = || contest(Goal::MillisecondsMoreAtMost(2.0));
+        assert_eq!(more().run(fixed("a", 12), Some(fixed("b", 10))).outcome, Outcome::Met);
+        assert_eq!(more().run(fixed("a", 13), Some(fixed("b", 10))).outcome, Outcome::Missed);
+        let peer = Contender { side: side("b"), turn: Err("not installed".to_owned()) };
+        assert_eq!(more().run(fixed("a", 1), Some(peer)).outcome, Outcome::Undecided);
+        let of = |value| Figure::of_value("size", side("a"), value, Goal::MebibytesAtMost(4.0)).outcome;
+        assert_eq!(
+            (of(Ok(4.0)), of(Ok(4.1)), of(Err("no".to_owned()))),
+            (Outcome::Met, Outcome::Missed, Outcome::Missed)
+        );
     }
 
     #[test]

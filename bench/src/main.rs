@@ -3,10 +3,13 @@
 
 mod bare;
 mod control;
+mod exec;
+mod files;
 mod fork;
 mod harness;
 mod journal;
 mod ours;
+mod podman;
 mod report;
 mod stats;
 mod worker;
@@ -33,6 +36,16 @@ const BENCHMARKS: &[Benchmark] = &[
         name: "fork",
         about: "fork 1 to 3, exec, create, and the whole worker comparison, against the bare runsc command line",
         run: fork::figures,
+    },
+    Benchmark {
+        name: "exec",
+        about: "commands against podman exec and the guest's own spawning, output as events against runsc exec, the agent",
+        run: exec::figures,
+    },
+    Benchmark {
+        name: "files",
+        about: "a gigabyte and 10,000 small files into the guest and out of it, against podman cp",
+        run: files::figures,
     },
     Benchmark {
         name: "journal",

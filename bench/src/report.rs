@@ -129,6 +129,8 @@ fn goal(goal: Goal) -> String {
     match goal {
         Goal::RatioAtMost(x) => format!("≤ {x:.2} ×"),
         Goal::MillisecondsAtMost(x) => format!("≤ {x:.0} ms"),
+        Goal::MillisecondsMoreAtMost(x) => format!("≤ peer + {x:.0} ms"),
+        Goal::MebibytesAtMost(x) => format!("≤ {x:.0} MiB"),
         Goal::None => "—".to_owned(),
     }
 }

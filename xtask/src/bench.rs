@@ -9,6 +9,13 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<bool> {
     tools::need_root()?;
     // For the namespaces of the bare side.
     tools::need_program("ip", "iproute2")?;
+    // A peer of these two; of the others none needs it.
+    let words: Vec<&str> = arguments.iter().map(String::as_str).filter(|word| !word.starts_with('-')).collect();
+    let names = words.iter().any(|word| word.parse::<usize>().is_err());
+    if !names || words.iter().any(|word| ["exec", "files"].contains(word)) {
+        tools::need_program("runc", "runc")?;
+        tools::need_program("podman", "podman")?;
+    }
     let before = Inventory::take();
     // The whole workspace: building a part of it would build shared dependencies once more with other features.
     run_shown(cargo().args(["build", "--release", "--locked"]))?;

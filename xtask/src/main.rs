@@ -54,9 +54,9 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "soak",
-        usage: "soak [--kills N] [--rounds N]",
-        about: "what takes long: kills of a server under load, and memory comparisons that must all give the same verdicts",
-        flags: &["--kills", "--rounds"],
+        usage: "soak [--inputs N] [--kills N] [--rounds N]",
+        about: "what takes long: very many random inputs, kills of a server under load, and memory comparisons that must all give the same verdicts",
+        flags: &["--inputs", "--kills", "--rounds"],
         run: soak::run,
     },
 ];

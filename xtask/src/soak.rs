@@ -1,6 +1,6 @@
-//! `cargo xtask soak`: what takes too long for every run of the tests. Many kills of a server under load, after each of
-//! which everything must be accounted for; and many memory comparisons in a row, which must all give the same verdicts.
-//! Neither may leave anything behind.
+//! `cargo xtask soak`: what takes too long for every run of the tests. Very many random inputs for whatever reads what a
+//! guest or a stranger wrote; many kills of a server under load, after each of which everything must be accounted for; and
+//! many memory comparisons in a row, which must all give the same verdicts. None may leave anything behind.
 
 use anyhow::Context as _;
 use serde_json::Value;
@@ -14,6 +14,19 @@ use crate::tools;
 const ROUNDS: u32 = 30;
 /// Kills of a server in a row.
 const KILLS: u32 = 120;
+/// Random inputs of each kind. They are proptest's: cargo-fuzz needs a nightly compiler, and this project stable ones.
+const INPUTS: u32 = 20_000;
+/// The tests that take any input: frames, the way back into step, archives, patterns and places of searches.
+const FUZZED: [&str; 8] = [
+    "nonsense_never_panics_nor_allocates_without_bound",
+    "a_cut_frame",
+    "a_frame_survives_the_round_trip",
+    "a_bind_is_found_behind_any_nonsense",
+    "no_archive_panics_or_escapes",
+    "noise_is_no_archive",
+    "nonsense_is_no_place_or_one_that_is_written_the_same",
+    "matches_are_those_of_each_line_however_they_are_paged",
+];
 /// The test that kills.
 const KILL_LOOP: &str =
     "kill_loop::a_server_that_is_killed_again_and_again_under_load_loses_nothing_and_does_nothing_twice";
@@ -22,7 +35,11 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<bool> {
     tools::need_root()?;
     let rounds = number_option(arguments, "--rounds")?.unwrap_or(ROUNDS);
     let kills = number_option(arguments, "--kills")?.unwrap_or(KILLS);
+    let inputs = number_option(arguments, "--inputs")?.unwrap_or(INPUTS);
     let before = Inventory::take();
+    let mut fuzzing = cargo();
+    fuzzing.args(["test", "--workspace", "--locked", "--"]).args(FUZZED).env("PROPTEST_CASES", inputs.to_string());
+    run_shown(&mut fuzzing)?;
     let mut killing = cargo();
     // The whole workspace is named, as the tests do it, so that nothing is built in another way.
     killing.args(["test", "--workspace", "--locked", "--test", "system", "--", "--nocapture", "--exact", KILL_LOOP]);

@@ -223,6 +223,15 @@ impl Sandbox<'_> {
         self.call(&["exec"], argv)
     }
 
+    /// `runsc exec`, waited for, with its output in a file.
+    pub(crate) fn exec_into(&self, argv: &[&str], file: &Path) -> anyhow::Result<()> {
+        let mut command = self.bare.command();
+        let output = command.arg("exec").arg(&self.id).args(argv).stdout(File::create(file)?).output()?;
+        let wrong = String::from_utf8_lossy(&output.stderr);
+        anyhow::ensure!(output.status.success(), "`runsc exec` failed: {}", wrong.trim());
+        Ok(())
+    }
+
     /// `runsc pause`.
     pub(crate) fn pause(&self) -> anyhow::Result<()> {
         self.call(&["pause"], &[])

@@ -3,14 +3,14 @@
 //! A guest's names and links are hostile: what comes from it must never be written outside the destination.
 
 use std::fs::{self, File, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use remuda_client::{Body, Client, ClientError, WriteFile, WriteTree};
-use remuda_tree::{Counts, PackError, Source, Unpack, pack, unpack};
+use remuda_tree::{Counts, PackError, Source, Unpack, next_stretch, pack, unpack};
 use remuda_types::wire::{FileKind, FileStat};
 use remuda_types::{ErrorCode, Key, SandboxId};
 use tokio::sync::mpsc;
@@ -317,10 +317,23 @@ impl Copy<'_> {
         let directory = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         // Renamed into its place when complete: half a file is never left, and a link in its place is not followed.
         let mut file = tempfile::NamedTempFile::new_in(directory).map_err(|e| wrong(to, e))?;
+        let mut length = 0;
         while let Some(bytes) = download.body.chunk().await? {
-            file.write_all(&bytes).map_err(|e| wrong(to, e))?;
+            let mut rest = bytes.as_ref();
+            while !rest.is_empty() {
+                // What is sparse there stays so here.
+                let (zeros, data) = next_stretch(rest);
+                if zeros > 0 {
+                    file.seek_relative(i64::try_from(zeros)?).map_err(|e| wrong(to, e))?;
+                }
+                file.write_all(&rest[zeros..zeros + data]).map_err(|e| wrong(to, e))?;
+                rest = &rest[zeros + data..];
+            }
             self.copied.bytes += bytes.len() as u64;
+            length += bytes.len() as u64;
         }
+        // Where it ends in a hole.
+        file.as_file().set_len(length).map_err(|e| wrong(to, e))?;
         // Never setuid: whose program it would be here is not the guest's to say.
         let mode = download.mode.unwrap_or(stat.mode) & 0o777;
         file.as_file().set_permissions(Permissions::from_mode(mode)).map_err(|e| wrong(to, e))?;

@@ -20,9 +20,18 @@ pub struct Stand {
     pub dropped: u64,
 }
 
+/// Where to begin.
+#[derive(Debug, Clone, Copy)]
+pub enum Begin {
+    /// At a place.
+    Offset(u64),
+    /// With what came in at this moment or later, in Unix milliseconds.
+    Moment(i64),
+}
+
 /// Prints the output from its beginning: to its end where `follow`, else what there is.
 pub async fn follow(client: &Client, id: &SandboxId, execution: &ExecutionId, follow: bool) -> anyhow::Result<Stand> {
-    follow_from(client, id, execution, 0, follow).await
+    follow_from(client, id, execution, Begin::Offset(0), follow).await
 }
 
 /// Prints the output from this place on.
@@ -30,13 +39,17 @@ pub async fn follow_from(
     client: &Client,
     id: &SandboxId,
     execution: &ExecutionId,
-    mut offset: u64,
+    from: Begin,
     follow: bool,
 ) -> anyhow::Result<Stand> {
     let wait = if follow { Duration::from_secs(WAIT_SECONDS) } else { Duration::ZERO };
     let mut dropped = 0;
+    let (mut offset, mut since_ms) = match from {
+        Begin::Offset(offset) => (offset, None),
+        Begin::Moment(since_ms) => (0, Some(since_ms)),
+    };
     loop {
-        let query = OutputQuery { offset, wait, stream: None };
+        let query = OutputQuery { offset, since_ms: since_ms.take(), wait, stream: None };
         let page = client.output(id, execution, &query).await?;
         if page.skipped_bytes > 0 {
             dropped += page.skipped_bytes;
@@ -67,7 +80,7 @@ async fn fetch(
     let wanted = usize::try_from(page.next_offset.saturating_sub(first.offset))?;
     let (mut bytes, mut offset) = (Vec::new(), first.offset);
     while bytes.len() < wanted {
-        let query = OutputQuery { offset, wait: Duration::ZERO, stream: None };
+        let query = OutputQuery { offset, ..OutputQuery::default() };
         let more = client.output_bytes(id, execution, &query).await?;
         let whole = more.next_offset.checked_sub(offset) == Some(more.bytes.len() as u64);
         if more.bytes.is_empty() || more.skipped_bytes > 0 || !whole {

@@ -89,7 +89,7 @@ pub async fn join(
 async fn print(client: &Client, id: &SandboxId, execution: &ExecutionId, mut offset: u64) -> anyhow::Result<Stand> {
     let wait = Duration::from_secs(WAIT_SECONDS);
     loop {
-        let page = client.output_bytes(id, execution, &OutputQuery { offset, wait, stream: None }).await?;
+        let page = client.output_bytes(id, execution, &OutputQuery { offset, wait, ..OutputQuery::default() }).await?;
         io::stdout().write_all(&page.bytes)?;
         io::stdout().flush()?;
         offset = page.next_offset;

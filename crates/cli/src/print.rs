@@ -99,7 +99,9 @@ pub fn executions(executions: &[Execution]) -> io::Result<()> {
         executions.iter().map(|execution| {
             let code = execution.exit_code.map_or_else(|| "-".to_owned(), |code| code.to_string());
             let output = bytes(execution.output_bytes);
-            [execution.id.to_string(), execution.state.to_string(), code, output, command(&execution.command)]
+            let left = if execution.left_running { ", children run" } else { "" };
+            let state = format!("{}{left}", execution.state);
+            [execution.id.to_string(), state, code, output, command(&execution.command)]
         }),
     )
 }

@@ -20,6 +20,8 @@ use crate::{ANSWER_BYTES_MAX, Client, ClientError};
 pub struct OutputQuery {
     /// Place in the log to begin at, in bytes.
     pub offset: u64,
+    /// Begin with what came in at this moment or later instead, in Unix milliseconds.
+    pub since_ms: Option<i64>,
     /// How long to wait for output where there is none yet.
     pub wait: Duration,
     /// One stream only; both when absent.
@@ -85,6 +87,7 @@ fn milliseconds(wait: Duration) -> u64 {
 impl OutputQuery {
     fn pairs(&self) -> Vec<(&'static str, String)> {
         let mut pairs = vec![("offset", self.offset.to_string()), ("wait_ms", milliseconds(self.wait).to_string())];
+        pairs.extend(self.since_ms.map(|since| ("since_ms", since.to_string())));
         if let Some(stream) = self.stream {
             let word = match stream {
                 OutputStream::Stdout => "stdout",

@@ -3,7 +3,7 @@
 use http::header::{ETAG, IF_MATCH, IF_NONE_MATCH, RANGE};
 use http::{HeaderMap, HeaderValue, Method};
 use remuda_types::SandboxId;
-use remuda_types::wire::{FileList, FileStat, UnpackedTree};
+use remuda_types::wire::{ChangeFiles, ChangedFiles, FileList, FileStat, FoundFiles, FoundText, UnpackedTree};
 
 use crate::local_file::LocalFile;
 use crate::sandboxes::sandbox_path;
@@ -54,6 +54,38 @@ pub struct WriteTree {
     pub user: Option<String>,
     /// Whether missing directories above the one that is unpacked into are made.
     pub parents: bool,
+}
+
+/// Which paths are looked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FindFiles {
+    /// What a path below the directory looks like, such as `**/*.rs`.
+    pub pattern: String,
+    /// Guest user whose permissions count; `user` when absent.
+    pub user: Option<String>,
+    /// Most finds of a page; the server's default when absent.
+    pub limit: Option<u32>,
+    /// Where to go on: `next_cursor` of the page before.
+    pub cursor: Option<String>,
+}
+
+/// Which text is looked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FindText {
+    /// A regular expression, or the text itself.
+    pub pattern: String,
+    /// Whether the pattern is the text itself.
+    pub literal: bool,
+    /// Whether upper and lower case are the same.
+    pub ignore_case: bool,
+    /// What the paths of files look like that are looked into.
+    pub include: Option<String>,
+    /// Guest user whose permissions count; `user` when absent.
+    pub user: Option<String>,
+    /// Most lines of a page; the server's default when absent.
+    pub limit: Option<u32>,
+    /// Where to go on: `next_cursor` of the page before.
+    pub cursor: Option<String>,
 }
 
 /// How a path is given another name.
@@ -243,6 +275,41 @@ impl Client {
         query.extend(options.user.as_deref().map(|user| ("user", user)));
         let request = self.change("unpack_tree", Some(id), Method::PUT, files_path(id, "/tar")?);
         request.query(&query).body(archive).read().await
+    }
+
+    /// `GET /v1/sandboxes/{id}/files/glob?path=…&pattern=…`: one page of paths below a directory.
+    ///
+    /// # Errors
+    /// `file_not_found`, `not_a_directory`; otherwise as for every call.
+    pub async fn find_files(&self, id: &SandboxId, path: &str, find: &FindFiles) -> Result<FoundFiles, ClientError> {
+        let mut query = vec![("path", path.to_owned()), ("pattern", find.pattern.clone())];
+        query.extend(find.user.clone().map(|user| ("user", user)));
+        query.extend(find.limit.map(|limit| ("limit", limit.to_string())));
+        query.extend(find.cursor.clone().map(|cursor| ("cursor", cursor)));
+        self.call(Method::GET, files_path(id, "/glob")?).query(&query).read().await
+    }
+
+    /// `GET /v1/sandboxes/{id}/files/grep?path=…&pattern=…`: one page of matching lines.
+    ///
+    /// # Errors
+    /// `file_not_found`; otherwise as for every call.
+    pub async fn find_text(&self, id: &SandboxId, path: &str, find: &FindText) -> Result<FoundText, ClientError> {
+        let mut query = vec![("path", path.to_owned()), ("pattern", find.pattern.clone())];
+        query.extend(find.literal.then(|| ("literal", "true".to_owned())));
+        query.extend(find.ignore_case.then(|| ("ignore_case", "true".to_owned())));
+        query.extend(find.include.clone().map(|include| ("include", include)));
+        query.extend(find.user.clone().map(|user| ("user", user)));
+        query.extend(find.limit.map(|limit| ("limit", limit.to_string())));
+        query.extend(find.cursor.clone().map(|cursor| ("cursor", cursor)));
+        self.call(Method::GET, files_path(id, "/grep")?).query(&query).read().await
+    }
+
+    /// `POST /v1/sandboxes/{id}/files/batch`: several changes, with a result for each.
+    ///
+    /// # Errors
+    /// `too_large`; otherwise as for every call. That some changes were not made is no error of the call.
+    pub async fn change_files(&self, id: &SandboxId, changes: &ChangeFiles) -> Result<ChangedFiles, ClientError> {
+        self.change("change_files", Some(id), Method::POST, files_path(id, "/batch")?).json(changes).read().await
     }
 
     /// `POST /v1/sandboxes/{id}/files/move?path=…&to=…`

@@ -33,13 +33,14 @@ mod ports;
 mod request;
 mod sandboxes;
 mod snapshots;
+mod watch;
 mod webhooks;
 
 pub use body::Incoming;
 pub use connection::Client;
 pub use error::ClientError;
 pub use executions::{InputPiece, OutputBytes, OutputQuery, with_stdin};
-pub use files::{FileDownload, MoveFile, OnlyIf, ReadFile, SetAttributes, WriteFile, WriteTree};
+pub use files::{FileDownload, FindFiles, FindText, MoveFile, OnlyIf, ReadFile, SetAttributes, WriteFile, WriteTree};
 pub use history::{EventStream, Told};
 pub use http::{HeaderMap, Method, StatusCode};
 pub use keys::{IN_PROGRESS_SECONDS_MAX, LOST_SECONDS_MAX, new_key, part_key};
@@ -48,6 +49,7 @@ use remuda_types::limits;
 pub use remuda_types::wire;
 pub use reqwest::Body;
 pub use sandboxes::SandboxFilter;
+pub use watch::{FileWatch, WatchFiles, Watched};
 
 /// Time allowed for making a connection, in seconds. No call has a total time limit: captures and waits may be long.
 pub const CONNECT_SECONDS_MAX: u64 = 5;

@@ -1,7 +1,8 @@
-//! A local file as the body of a call: read from its beginning each time the call is sent, and told apart by its digest.
-//! Never held whole.
+//! A local file as the body of a call: read from its beginning each time the call is sent, and told apart by its digest, or,
+//! if it is large, by what the file system says of it. Never held whole.
 
 use std::io::Read;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -11,6 +12,10 @@ use tokio::io::AsyncReadExt;
 
 use crate::ClientError;
 
+/// Files from this size on are not read once more for their digest before they are sent, in bytes: the server tells a
+/// repeated sending from another file by all of its bytes then.
+const LARGE_BYTES_MIN: u64 = 16 << 20;
+
 /// Bytes that are read at once.
 const PIECE_BYTES: usize = 256 << 10;
 
@@ -19,9 +24,11 @@ const PIECE_BYTES: usize = 256 << 10;
 pub(crate) struct LocalFile {
     /// Absolute.
     pub(crate) path: PathBuf,
-    /// As `Content-Digest` says it (RFC 9530).
+    /// As `Content-Digest` says it (RFC 9530); of a large one, what would change with its contents.
     pub(crate) digest: String,
 }
+
+const DIGEST: &str = "sha-256=:";
 
 impl LocalFile {
     /// Reads it once for its digest: the server then tells a repeated sending from another file without its bytes.
@@ -29,10 +36,17 @@ impl LocalFile {
         let wanted = path.to_owned();
         let read = tokio::task::spawn_blocking(move || {
             let path = std::path::absolute(&wanted)?;
-            let digest = digest_of(std::fs::File::open(&path)?)?;
+            let file = std::fs::File::open(&path)?;
+            let meta = file.metadata()?;
+            let digest = if meta.len() < LARGE_BYTES_MIN { digest_of(file)? } else { stamp_of(&meta) };
             Ok(LocalFile { path, digest })
         });
         read.await.map_err(std::io::Error::other).and_then(|read| read).map_err(|e| unreadable(path, &e))
+    }
+
+    /// What goes into the `Content-Digest` header, if it was made.
+    pub(crate) fn content_digest(&self) -> Option<&str> {
+        self.digest.starts_with(DIGEST).then_some(&self.digest)
     }
 
     /// Its bytes as a body, from the beginning.
@@ -52,11 +66,15 @@ fn unreadable(path: &Path, error: &std::io::Error) -> ClientError {
     ClientError::Input(format!("{} can't be read: {error}", path.display()))
 }
 
+fn stamp_of(meta: &std::fs::Metadata) -> String {
+    format!("file={}:{}:{}.{:09}", meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec())
+}
+
 fn digest_of(mut file: impl Read) -> std::io::Result<String> {
     let (mut hasher, mut piece) = (Sha256::new(), vec![0; PIECE_BYTES]);
     loop {
         match file.read(&mut piece)? {
-            0 => return Ok(format!("sha-256=:{}:", BASE64.encode(hasher.finalize()))),
+            0 => return Ok(format!("{DIGEST}{}:", BASE64.encode(hasher.finalize()))),
             count => hasher.update(&piece[..count]),
         }
     }
@@ -64,6 +82,19 @@ fn digest_of(mut file: impl Read) -> std::io::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    #[tokio::test]
+    async fn a_large_file_is_told_apart_without_being_read_and_has_no_digest() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("large");
+        std::fs::File::create(&path).unwrap().set_len(super::LARGE_BYTES_MIN).unwrap();
+        let first = super::LocalFile::read(&path).await.unwrap();
+        assert_eq!(first.content_digest(), None);
+        assert_eq!(super::LocalFile::read(&path).await.unwrap().digest, first.digest);
+        std::fs::write(&path, vec![1; super::LARGE_BYTES_MIN as usize]).unwrap();
+        std::fs::File::options().append(true).open(&path).unwrap().set_len(super::LARGE_BYTES_MIN + 1).unwrap();
+        assert_ne!(super::LocalFile::read(&path).await.unwrap().digest, first.digest);
+    }
+
     #[test]
     fn the_digest_is_the_standards_own_example() {
         let digest = super::digest_of(&b"{\"hello\": \"world\"}\n"[..]).unwrap();

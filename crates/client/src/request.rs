@@ -101,7 +101,10 @@ impl Request {
 
     /// With a body that is read from a file each time the call is sent.
     pub(crate) fn file(self, file: LocalFile) -> Self {
-        let builder = self.builder.header("content-digest", &file.digest);
+        let builder = match file.content_digest() {
+            Some(digest) => self.builder.header("content-digest", digest),
+            None => self.builder,
+        };
         Request { builder, file: Some(file), ..self }
     }
 

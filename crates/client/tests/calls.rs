@@ -298,7 +298,12 @@ async fn raw_output_comes_with_its_place() {
         with_header(with_header(answer, "x-remuda-skipped-bytes", "6"), "x-remuda-complete", "true")
     })
     .await;
-    let query = OutputQuery { offset: 0, wait: Duration::from_millis(250), stream: Some(wire::OutputStream::Stderr) };
+    let query = OutputQuery {
+        since_ms: None,
+        offset: 0,
+        wait: Duration::from_millis(250),
+        stream: Some(wire::OutputStream::Stderr),
+    };
     let output = server.client().output_bytes(&id(), &exec, &query).await.unwrap();
     assert_eq!(
         (output.bytes.as_ref(), output.next_offset, output.skipped_bytes, output.complete),

@@ -27,6 +27,7 @@ mod stream;
 mod trials;
 mod turns;
 pub mod usage;
+mod watches;
 mod webhooks;
 
 pub use caller::{ACCOUNT_DEFAULT, Caller};
@@ -36,7 +37,8 @@ pub use remuda_engine::{Fingerprint, Parts};
 pub use remuda_guest_proto::{ByteRange, Conditions, Contents};
 pub use remuda_journal::{Gate, Passage};
 pub use stream::{
-    Attributes, ByteStream, ExecutionInput, FileAt, FileContents, FileRead, GuestStream, MoveFile, OutputQuery,
-    OutputSlice, ReadOptions, WriteOptions,
+    Attributes, ByteStream, ExecutionInput, FileAt, FileContents, FileRead, FindFiles, FindText, GuestStream, MoveFile,
+    OutputQuery, OutputSlice, ReadOptions, WriteOptions,
 };
+pub use watches::{FileWatcher, Told as WatchTold, WatchPlace};
 pub use webhooks::{Courier, Parcel, Refused};

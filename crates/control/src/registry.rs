@@ -16,6 +16,7 @@ use crate::driver::{Driver, Live, Status};
 use crate::executions::{CarriedExecution, Executions};
 use crate::ledger::Ledger;
 use crate::records::{SandboxRecords, SandboxSpec, SnapshotDoc, document};
+use crate::watches::Watches;
 
 /// The generation before.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +66,8 @@ pub(crate) struct SandboxCell {
     pub(crate) removing: Arc<tokio::sync::Mutex<()>>,
     /// How long it may live.
     pub(crate) life: Arc<Life>,
+    /// Who watches its files.
+    pub(crate) watches: Arc<Watches>,
 }
 
 impl SandboxCell {
@@ -94,6 +97,7 @@ impl SandboxCell {
             found: watch::Sender::new(true),
             continues: OnceLock::new(),
             removing: Arc::default(),
+            watches: Arc::default(),
         })
     }
 

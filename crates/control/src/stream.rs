@@ -24,6 +24,8 @@ pub type ByteStream = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 pub struct OutputQuery {
     /// Where to begin, in bytes of the one log of both streams.
     pub offset: u64,
+    /// Begin with what came in at this moment or later instead, in Unix milliseconds.
+    pub since_ms: Option<i64>,
     /// Only this stream; both when `None`.
     pub stream: Option<OutputStream>,
     /// At most so many bytes.
@@ -103,6 +105,34 @@ pub struct FileContents {
     pub length: u64,
     /// The bytes.
     pub bytes: ByteStream,
+}
+
+/// Which paths to look for below a directory.
+#[derive(Debug, Clone)]
+pub struct FindFiles {
+    /// What they look like.
+    pub pattern: String,
+    /// Most finds of a page.
+    pub limit: u32,
+    /// Where to go on, as the last page said.
+    pub cursor: Option<String>,
+}
+
+/// Which text to look for in files.
+#[derive(Debug, Clone)]
+pub struct FindText {
+    /// A regular expression, or the text itself.
+    pub pattern: String,
+    /// Whether the pattern is the text itself.
+    pub literal: bool,
+    /// Whether upper and lower case are the same.
+    pub ignore_case: bool,
+    /// What the paths of files look like that are looked into.
+    pub include: Option<String>,
+    /// Most finds of a page.
+    pub limit: u32,
+    /// Where to go on, as the last page said.
+    pub cursor: Option<String>,
 }
 
 /// Which name a path is to have instead.

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::calling::{By, Calling, WithKey, told};
-use crate::errors::Answer;
+use crate::errors::{Answer, invalid};
 use crate::extract::{JsonBody, OfExecution, OfSandbox, QueryOf, wait};
 
 const OCTET_STREAM: &str = "application/octet-stream";
@@ -83,6 +83,8 @@ pub(crate) struct OutputOptions {
     #[serde(default)]
     #[param(required = false)]
     offset: u64,
+    /// Begin with what came in at this moment or later, in Unix milliseconds, instead of at an offset.
+    since_ms: Option<i64>,
     /// How long to wait for something new, in milliseconds; at most 3,600,000.
     wait_ms: Option<u64>,
     /// Only this stream.
@@ -107,8 +109,15 @@ pub(crate) async fn output(
     QueryOf(options): QueryOf<OutputOptions>,
     headers: HeaderMap,
 ) -> Answer<Response> {
+    if options.since_ms.is_some() && options.offset > 0 {
+        let error = invalid("offset and since_ms each say where to begin");
+        return Err(error
+            .remedy("give since_ms for the first page, and the offset where that ends for the next")
+            .into());
+    }
     let query = OutputQuery {
         offset: options.offset,
+        since_ms: options.since_ms,
         stream: options.stream,
         max_bytes: OUTPUT_PAGE_BYTES_MAX,
         wait: wait(options.wait_ms)?,

@@ -9,6 +9,7 @@ use futures_util::TryStreamExt;
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use remuda_control::{FileAt, FileContents, FileRead, Platform, ReadOptions, WriteOptions};
+use remuda_types::Error;
 use remuda_types::error::ErrorBody;
 use remuda_types::wire::FileStat;
 use serde::Deserialize;
@@ -48,6 +49,8 @@ impl From<AtPath> for FileAt {
             ("ETag" = String, description = "`\"sha256:…\"`, the digest of its contents."))),
     (status = 206, description = "The bytes that were asked for.", body = Vec<u8>, content_type = "application/octet-stream",
         headers(("Content-Range" = String, description = "Which bytes of how many."))),
+    (status = 416, description = "The file has none of these bytes.", body = ErrorBody,
+        headers(("Content-Range" = String, description = "`bytes */` and the size that it has."))),
     (status = 304, description = "The caller has these contents, as `If-None-Match` says."),
     (status = "default", description = "An error.", body = ErrorBody)))]
 pub(crate) async fn read(
@@ -60,13 +63,14 @@ pub(crate) async fn read(
     let options = ReadOptions { range: range(&headers), conditions: conditions(&headers)? };
     let part = options.range.is_some();
     let FileContents { stat, first, length, bytes } =
-        match platform.read_file(&caller, &of.id, &at.into(), options).await? {
-            FileRead::Contents(contents) => contents,
-            FileRead::Unchanged { digest } => {
+        match platform.read_file(&caller, &of.id, &at.into(), options).await {
+            Ok(FileRead::Contents(contents)) => contents,
+            Ok(FileRead::Unchanged { digest }) => {
                 let mut response = StatusCode::NOT_MODIFIED.into_response();
                 tag(&mut response, Some(&digest));
                 return Ok(response);
             }
+            Err(error) => return Ok(refused(error)),
         };
     let mut response = Body::from_stream(bytes).into_response();
     tag(&mut response, stat.digest.as_deref());
@@ -89,6 +93,16 @@ pub(crate) async fn read(
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }
     Ok(response)
+}
+
+/// An error; of a part that the file has not, with the size that it has, where HTTP looks for it.
+fn refused(error: Error) -> Response {
+    let size = error.details.get("size").and_then(serde_json::Value::as_u64);
+    let mut response = Failure(error).into_response();
+    if let Some(Ok(range)) = size.map(|size| HeaderValue::try_from(format!("bytes */{size}"))) {
+        response.headers_mut().insert(CONTENT_RANGE, range);
+    }
+    response
 }
 
 fn tag(response: &mut Response, digest: Option<&str>) {

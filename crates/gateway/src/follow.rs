@@ -113,6 +113,7 @@ impl Reader {
             Told::Beginning => {
                 let query = OutputQuery {
                     offset: self.offset,
+                    since_ms: None,
                     stream: None,
                     max_bytes: FOLLOW_PIECE_BYTES_MAX,
                     wait: Duration::from_millis(EVENTS_HEARTBEAT_MS),
@@ -127,18 +128,23 @@ impl Reader {
         Some((Ok(text.into()), self))
     }
 
+    /// Tells of what is missing before a place, where it is missing: a piece may have some of what comes before it.
+    fn pass_to(&mut self, offset: u64, text: &mut String) {
+        if offset > self.offset {
+            let gap = FollowedGap { offset: self.offset, missed: offset - self.offset };
+            text.push_str(&message(&offset.to_string(), "gap", &gap));
+        }
+        self.offset = offset;
+    }
+
     fn tell(&mut self, slice: &OutputSlice) -> String {
         let mut text = String::new();
-        if slice.skipped_bytes > 0 {
-            let gap = FollowedGap { offset: self.offset, missed: slice.skipped_bytes };
-            self.offset += slice.skipped_bytes;
-            text.push_str(&message(&self.offset.to_string(), "gap", &gap));
-        }
         for (offset, stream, bytes) in &slice.records {
+            self.pass_to(*offset, &mut text);
             self.offset = offset + bytes.len() as u64;
             text.push_str(&message(&self.offset.to_string(), "output", &output(*offset, *stream, bytes)));
         }
-        self.offset = slice.next_offset;
+        self.pass_to(slice.next_offset, &mut text);
         if slice.complete {
             self.told = Told::End;
             text.push_str(&message(&format!("{}{ENDED}", self.offset), "state", &self.source.show()));

@@ -3,7 +3,7 @@
 
 use remuda_control::access::{Action, Needs};
 use remuda_types::ErrorCode;
-use remuda_types::wire::{FollowedGap, FollowedOutput, TerminalSaid, TerminalTold};
+use remuda_types::wire::{FileEvent, FollowedGap, FollowedOutput, TerminalSaid, TerminalTold};
 use utoipa::openapi::extensions::ExtensionsBuilder;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -23,7 +23,7 @@ use utoipa::{Modify, OpenApi};
     ),
     servers((url = "http://127.0.0.1:8787", description = "`remuda serve` as it comes")),
     paths(crate::ports::proxy),
-    components(schemas(ErrorCode, FollowedOutput, FollowedGap, TerminalSaid, TerminalTold)),
+    components(schemas(ErrorCode, FileEvent, FollowedOutput, FollowedGap, TerminalSaid, TerminalTold)),
     tags(
         (name = "server", description = "The server itself"),
         (name = "access", description = "Access keys, accounts, and what a caller may do"),
@@ -182,9 +182,12 @@ mod tests {
             "GET /v1/sandboxes/{id}/executions/{execution}/output",
             "GET /v1/sandboxes/{id}/executions/{execution}/terminal",
             "GET /v1/sandboxes/{id}/files",
+            "GET /v1/sandboxes/{id}/files/glob",
+            "GET /v1/sandboxes/{id}/files/grep",
             "GET /v1/sandboxes/{id}/files/list",
             "GET /v1/sandboxes/{id}/files/stat",
             "GET /v1/sandboxes/{id}/files/tar",
+            "GET /v1/sandboxes/{id}/files/watch",
             "PUT /v1/sandboxes/{id}/files/tar",
             "GET /v1/snapshots",
             "GET /v1/snapshots/{snapshot}",
@@ -196,6 +199,7 @@ mod tests {
             "POST /v1/sandboxes/{id}/executions/{execution}/signal",
             "POST /v1/sandboxes/{id}/executions/{execution}/stdin",
             "POST /v1/sandboxes/{id}/files/attributes",
+            "POST /v1/sandboxes/{id}/files/batch",
             "POST /v1/sandboxes/{id}/files/mkdir",
             "POST /v1/sandboxes/{id}/files/move",
             "POST /v1/sandboxes/{id}/forks",

@@ -19,10 +19,12 @@ use utoipa_axum::routes;
 use crate::auth::{Access, authenticate};
 use crate::drain::drain_what_is_left;
 use crate::errors::{Failure, method_not_allowed, panicked, route_not_found};
+use crate::head::within_limits;
 use crate::openapi::Base;
+use crate::queries::{Queries, refuse_unknown};
 use crate::{
-    doctor, events, executions, files, follow, keys, operations, paths, ports, receipts, sandboxes, server, snapshots,
-    terminal_socket, terminals, trees, usage, webhooks, whoami,
+    doctor, events, executions, files, follow, keys, operations, paths, ports, receipts, sandboxes, search, server,
+    snapshots, terminal_socket, terminals, trees, usage, watch, webhooks, whoami,
 };
 
 /// Every route for whom `access` lets in.
@@ -34,14 +36,23 @@ pub fn router(platform: Platform, access: Access) -> Router {
     let application =
         ports::PATHS.into_iter().fold(Router::new(), |router, path| router.route(path, any(ports::proxy)));
 
+    let queries = Queries::of(&described());
+    let check = || from_fn_with_state(queries.clone(), refuse_unknown);
     let own = open
-        .merge(guarded.route_layer(from_fn(see_through)).route_layer(from_fn_with_state(access.clone(), authenticate)))
+        .route_layer(check())
+        .merge(
+            guarded
+                .route_layer(check())
+                .route_layer(from_fn(see_through))
+                .route_layer(from_fn_with_state(access.clone(), authenticate)),
+        )
         .fallback(route_not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(SetResponseHeaderLayer::overriding(CACHE_CONTROL, HeaderValue::from_static("no-store")))
         .layer(SetResponseHeaderLayer::overriding(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")));
     own.merge(application.route_layer(from_fn_with_state(access, authenticate)))
         .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn(within_limits))
         .layer(from_fn(drain_what_is_left))
         .layer(
             TraceLayer::new_for_http()
@@ -87,6 +98,10 @@ fn guarded_routes() -> OpenApiRouter<Platform> {
         .routes(routes!(paths::make_directory))
         .routes(routes!(paths::rename))
         .routes(routes!(paths::set_attributes))
+        .routes(routes!(search::glob))
+        .routes(routes!(search::grep))
+        .routes(routes!(search::batch))
+        .routes(routes!(watch::watch))
         .routes(routes!(snapshots::capture))
         .routes(routes!(snapshots::fork))
         .routes(routes!(snapshots::list))

@@ -82,8 +82,9 @@ where
         http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(Duration::from_millis(HTTP_HEAD_READ_MS_MAX))
-            .max_headers(HTTP_HEADERS_MAX)
-            .max_header_size(HTTP_HEAD_BYTES_MAX)
+            // Twice of what is taken: whoever sends a little too much is told so by an error.
+            .max_headers(2 * HTTP_HEADERS_MAX)
+            .max_header_size(2 * HTTP_HEAD_BYTES_MAX)
             .serve_connection(TokioIo::new(io), TowerToHyperService::new(service))
             .with_upgrades()
     );

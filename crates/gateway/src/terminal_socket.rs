@@ -118,7 +118,7 @@ type Farewell = Option<(u16, &'static str)>;
 /// Sends what the terminal prints, and words. Answers what is said at the end; nothing where nobody is there.
 async fn show(
     to: &mut SplitSink<WebSocket, Message>,
-    output: OutputFollower,
+    mut output: OutputFollower,
     mut offset: u64,
     mut words: mpsc::Receiver<TerminalTold>,
 ) -> Farewell {
@@ -126,6 +126,7 @@ async fn show(
     loop {
         let query = OutputQuery {
             offset,
+            since_ms: None,
             stream: None,
             max_bytes: FOLLOW_PIECE_BYTES_MAX,
             wait: Duration::from_millis(EVENTS_HEARTBEAT_MS),
@@ -149,14 +150,19 @@ async fn show(
                 return Some((close_code::POLICY, "see the error"));
             }
         };
-        if slice.skipped_bytes > 0 {
-            to.send(told(&TerminalTold::Gap { offset, missed: slice.skipped_bytes })).await.ok()?;
-        }
         let quiet = slice.records.is_empty();
-        for (_, _, bytes) in slice.records {
-            to.send(Message::Binary(bytes)).await.ok()?;
+        // What is missing is told where it is missing: a piece may have some of what comes before it.
+        let end = (slice.next_offset, Bytes::new());
+        let pieces = slice.records.into_iter().map(|(place, _, bytes)| (place, bytes)).chain([end]);
+        for (place, bytes) in pieces {
+            if place > offset {
+                to.send(told(&TerminalTold::Gap { offset, missed: place - offset })).await.ok()?;
+            }
+            offset = place + bytes.len() as u64;
+            if !bytes.is_empty() {
+                to.send(Message::Binary(bytes)).await.ok()?;
+            }
         }
-        offset = slice.next_offset;
         if slice.complete {
             to.send(told(&TerminalTold::End { execution: Box::new(output.show()) })).await.ok()?;
             return Some((close_code::NORMAL, "it has ended"));

@@ -45,6 +45,7 @@ fn samples() -> Vec<Sample> {
                 Action::CreateWebhook => json!({ "url": "https://a.example/" }),
                 Action::RedeliverWebhook => json!({ "sequence": 1 }),
                 Action::SetDeadline => json!({ "timeout_ms": 60_000 }),
+                Action::ChangeFiles => json!({ "changes": [{ "op": "mkdir", "path": "/workspace/x" }] }),
                 _ => json!({}),
             };
             let mut path = path
@@ -57,11 +58,14 @@ fn samples() -> Vec<Sample> {
                 .replace("{snapshot}", "none")
                 .replace("{port}", "80")
                 .replace("{path}", "a");
-            if path.contains("/files") {
+            if path.contains("/files") && call != Action::ChangeFiles {
                 path.push_str("?path=/workspace/x");
             }
             if call == Action::WriteInput {
                 path.push_str("?offset=0");
+            }
+            if [Action::FindFiles, Action::FindText].contains(&call) {
+                path.push_str("&pattern=a");
             }
             if call == Action::MoveFile {
                 path.push_str("&to=/workspace/y");
@@ -290,5 +294,64 @@ async fn the_doctor_tells_each_account_its_own_and_repairs_for_the_operator_alon
     {
         let (status, body) = world.call_with(secret, "GET", path, &json!({})).await;
         assert_eq!((status, &body["error"]["code"]), (403, &json!("forbidden")), "{path}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_call_does_not_take_in_its_query_is_refused_by_each_of_them() {
+    let world = World::new().await;
+    for sample in samples().iter().filter(|sample| sample.call != Action::Port) {
+        let sign = if sample.path.contains('?') { '&' } else { '?' };
+        let path = format!("{}{sign}paht=%2Fx", sample.path);
+        let (status, body) = world.call_with(&world.secret, &sample.method, &path, &sample.body).await;
+        let what = format!("{} {path}: {body}", sample.method);
+        assert_eq!((status, &body["error"]["code"]), (400, &json!("invalid_request")), "{what}");
+        assert!(body["error"]["cause"].as_str().unwrap().contains("`paht`"), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_long_is_an_error_like_any_other() {
+    let world = World::new().await;
+    let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = tcp.local_addr().unwrap();
+    let shutdown = CancellationToken::new();
+    let serving = tokio::spawn(serve_tcp(tcp, world.platform.clone(), shutdown.clone()));
+    let long = format!("X-Long: {}\r\n", "a".repeat(70 << 10));
+    let many: String = (0..140).map(|number| format!("X-{number}: a\r\n")).collect();
+    for (headers, limit) in [(long, "http_head_bytes_max"), (many, "http_headers_max")] {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(format!("GET /v1/health HTTP/1.1\r\nHost: x\r\n{headers}\r\n").as_bytes()).await.unwrap();
+        let answer = answer(&mut client).await;
+        assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let body: Value = serde_json::from_str(body).unwrap();
+        assert_eq!(
+            (&body["error"]["code"], &body["error"]["details"]["limit"]),
+            (&json!("head_too_large"), &json!(limit))
+        );
+    }
+    shutdown.cancel();
+    serving.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_account_that_was_never_made_and_an_event_that_never_was_are_told_as_such() {
+    let world = World::new().await;
+    for path in ["/v1/usage?account=nobody", "/v1/keys?account=nobody"] {
+        let (response, body) = world.call_locally("GET", path, &json!({})).await;
+        assert_eq!((response.status().as_u16(), &body["error"]["code"]), (404, &json!("account_not_found")), "{body}");
+    }
+    let (_, body) = world.call_with(&world.secret, "GET", "/v1/events", &json!({})).await;
+    let newest = body["newest"].as_u64().unwrap();
+    for (after, expected) in [(newest, 200), (newest + 1, 416), (u64::MAX, 416)] {
+        let path = format!("/v1/events?after={after}");
+        let (status, body) = world.call_with(&world.secret, "GET", &path, &json!({})).await;
+        assert_eq!(status, expected, "{body}");
+        let stream = world.request("GET", &path).header("accept", "text/event-stream").body(Body::empty()).unwrap();
+        if expected != 200 {
+            assert_eq!(body["error"]["details"]["newest"], newest);
+            assert_eq!(world.refused(stream).await, "cursor_ahead");
+        }
     }
 }

@@ -19,11 +19,15 @@
 //!   credit, which carries the bytes consumed since the channel began. The agent never drops output: at its
 //!   window it stops reading the program's pipe.
 
+mod batch;
 mod files;
 mod frame;
 mod input;
 mod message;
+mod search;
+mod watch;
 
+pub use batch::{Batch, CHANGES_MAX, Change, Changed};
 pub use files::{ByteRange, Conditions, Contents};
 pub use frame::{
     FRAME_BEGIN, FRAME_END, FRAME_PAYLOAD_BYTES_MAX, Frame, FrameError, HEADER_BYTES, HOST_END_ABANDONED, Header, Kind,
@@ -34,6 +38,9 @@ pub use message::{
     AgentError, AgentErrorKind, Bind, Bound, Entry, EntryKind, Event, ExecutionReport, Nonce, OUTPUT_PREFIX_BYTES,
     OutputChunk, Program, Reply, ReplyResult, Request, ResumeAt, Spawn, Stream, decode_credit, encode_credit,
 };
+
+pub use search::{FINDS_MAX, Glob, Grep, LineMatch, MATCH_TEXT_BYTES_MAX, PATTERN_BYTES_MAX, PLACE_BYTES_MAX};
+pub use watch::{Watch, WatchEvent, WatchKind};
 
 /// Version of frames and messages. An agent with another one is refused by the host with a sentence.
 ///
@@ -46,8 +53,9 @@ pub const PROTOCOL_VERSION: u8 = 2;
 /// ([`Request::needs`]), since agents live as long as the snapshots they are in.
 ///
 /// 0: executions and plain files. 1: parts, digests and conditions of files; moving; permission bits and owners; effects
-/// of making and removing paths. 2: trees as archives. 3: terminals, their size, and standard input in pieces.
-pub const CALLS: u32 = 3;
+/// of making and removing paths. 2: trees as archives. 3: terminals, their size, and standard input in pieces. 4: looking
+/// through files, watching them, and several changes of files in one call.
+pub const CALLS: u32 = 4;
 
 /// The [`CALLS`] that take terminals and standard input in pieces.
 pub const CALLS_WITH_INPUT: u32 = 3;

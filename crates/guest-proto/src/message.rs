@@ -5,9 +5,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::CALLS_WITH_INPUT;
+use crate::batch::{Batch, Changed};
 use crate::files::{ByteRange, Conditions};
 use crate::frame::{FrameError, Kind};
 use crate::input::{Input, PtySize};
+use crate::search::{Glob, Grep, LineMatch};
+use crate::watch::Watch;
 
 /// A call of the host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -169,6 +172,16 @@ pub enum Request {
         /// The server's number for this effect.
         effect: u64,
     },
+    /// Looks for paths by their names. Answered by [`Reply::Found`].
+    Glob(Glob),
+    /// Looks for lines by their text. Answered by [`Reply::Matched`].
+    Grep(Grep),
+    /// Watches files. Answered by [`Reply::Opened`] without a length, then lines of JSON, each a `WatchEvent`, on the call's
+    /// channel until it ends.
+    Watch(Watch),
+    /// Several changes of files, one after another; one that fails keeps no other from being done. Answered by
+    /// [`Reply::Changed`].
+    Batch(Batch),
     /// Names the open files that have no name left, which gVisor cannot checkpoint. Answered by [`Reply::Sentences`].
     DeletedOpenFiles,
     /// Asks what became of an effect that this or an earlier host asked for. Answered as the effect's own call was or
@@ -191,6 +204,7 @@ impl Request {
             Request::WriteFile { conditions, .. } if !conditions.is_empty() => 1,
             Request::Stat { digest: true, .. } => 1,
             Request::PackTree { .. } | Request::UnpackTree { .. } => 2,
+            Request::Glob(_) | Request::Grep(_) | Request::Batch(_) | Request::Watch(_) => 4,
             Request::Resize { .. } | Request::Input(_) => CALLS_WITH_INPUT,
             Request::Spawn(spawn) if spawn.pty.is_some() => CALLS_WITH_INPUT,
             _ => 0,
@@ -318,6 +332,31 @@ pub enum Reply {
         entries: Vec<Entry>,
         /// Whether some were left out at the limit.
         truncated: bool,
+    },
+    /// Paths that were looked for.
+    Found {
+        /// What they are, in the order of the walk: a directory before what is in it, names in byte order.
+        entries: Vec<Entry>,
+        /// Where to go on; none if all was looked at.
+        next: Option<String>,
+        /// What was not looked at, one sentence each, at most as many as are told.
+        skipped: Vec<String>,
+    },
+    /// Lines that were looked for.
+    Matched {
+        /// The lines, files in the order of the walk.
+        matches: Vec<LineMatch>,
+        /// Files that were looked into.
+        files: u64,
+        /// Where to go on; none if all was looked at.
+        next: Option<String>,
+        /// What was not looked at, one sentence each, at most as many as are told.
+        skipped: Vec<String>,
+    },
+    /// What became of each change of a [`Batch`], in its order.
+    Changed {
+        /// One each.
+        results: Vec<Result<Option<Changed>, AgentError>>,
     },
     /// Sentences for a person.
     Sentences {

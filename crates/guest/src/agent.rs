@@ -42,6 +42,10 @@ pub struct Agent {
     pub live_executions: Arc<AtomicUsize>,
     /// File calls that have a thread.
     pub live_file_calls: Arc<AtomicUsize>,
+    /// Searches through files, which are file calls too.
+    pub live_searches: Arc<AtomicUsize>,
+    /// Watches of files, each with a thread that sleeps.
+    pub live_watches: Arc<AtomicUsize>,
     /// Bytes of data that went over the channel since unused memory was given back.
     pub moved_bytes: AtomicUsize,
     /// Largest number of processes of a guest user, from the last bind.
@@ -69,6 +73,8 @@ impl Agent {
             placing: Mutex::default(),
             live_executions: Arc::default(),
             live_file_calls: Arc::default(),
+            live_searches: Arc::default(),
+            live_watches: Arc::default(),
             moved_bytes: AtomicUsize::new(0),
             processes_max: AtomicU32::new(PROCESSES_MAX_DEFAULT),
         }

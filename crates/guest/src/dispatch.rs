@@ -107,6 +107,12 @@ fn request(agent: &Arc<Agent>, call: u32, payload: &[u8]) {
         Request::UnpackTree { path, user, parents, effect } => {
             files::unpack_tree(agent, host, call, path, user, parents, effect);
         }
+        Request::Glob(glob) => files::call(agent, host, call, move |agent| files::glob(agent, &glob)),
+        Request::Grep(grep) => files::call(agent, host, call, move |agent| files::grep(agent, &grep)),
+        Request::Watch(watch) => files::watch(agent, host, call, watch),
+        Request::Batch(batch) => {
+            files::change(agent, host, call, Some(batch.effect), move |agent| files::batch(agent, batch));
+        }
         Request::SetAttributes { path, user, mode, owner, effect } => {
             files::change(agent, host, call, Some(effect), move |agent| {
                 files::set_attributes(agent, &path, &user, mode, owner.as_deref())

@@ -65,7 +65,43 @@ pub const REMOVE_DEPTH_MAX: usize = 512;
 /// How often a tree that is removed may be found filled again.
 pub const REMOVE_ROUNDS_MAX: usize = 1000;
 
-/// Sentences about deleted open files.
+/// Searches at work at once: each may hold a few MiB.
+pub const SEARCHES_MAX: usize = 8;
+
+/// Paths that one search looks at; the rest is for another call.
+pub const WALK_VISITS_MAX: u64 = 200_000;
+
+/// Names of one directory that a search holds at once.
+pub const WALK_NAMES_MAX: usize = 10_000;
+
+/// Depth of directories that a search goes into.
+pub const WALK_DEPTH_MAX: usize = 256;
+
+/// Bytes of files that one search reads; the rest is for another call.
+pub const SEARCH_BYTES_MAX: u64 = 256 << 20;
+
+/// Bytes of a line that are held at once: a longer one is looked through in pieces of this length.
+pub const SEARCH_LINE_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of a file that are read at once while it is looked through.
+pub const SEARCH_PIECE_BYTES: usize = 128 << 10;
+
+/// Size of a compiled pattern, in bytes, and of what is kept while it is matched.
+pub const PATTERN_COMPILED_BYTES_MAX: usize = 2 << 20;
+
+/// Watches at once. A server asks for half as many.
+pub const WATCHES_MAX: usize = 32;
+
+/// Directories that one watch watches.
+pub const WATCH_DIRECTORIES_MAX: usize = 8192;
+
+/// Events of one watch that are looked at together.
+pub const WATCH_BATCH_MAX: usize = 1024;
+
+/// Contents of all files of one batch, in bytes.
+pub const BATCH_BYTES_MAX: usize = 1 << 20;
+
+/// Sentences about deleted open files, and about what a search left out.
 pub const SENTENCES_MAX: usize = 64;
 
 /// Size of a file of `/etc` that the agent reads, in bytes.

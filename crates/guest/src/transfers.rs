@@ -2,9 +2,12 @@
 //! here.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 use remuda_guest_proto::WINDOW_BYTES;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
 
 use crate::inbox::{Ending, Inbox};
 use crate::outbox::Host;
@@ -30,6 +33,8 @@ pub struct Transfer {
     pub host: Host,
     state: Mutex<State>,
     changed: Condvar,
+    /// Written to when it is over, for whoever waits for something else as well.
+    over: OnceLock<OwnedFd>,
 }
 
 /// What a writing thread is to do next.
@@ -57,6 +62,28 @@ impl Transfer {
                 return Some(room as usize);
             }
             state = wait(&self.changed, state);
+        }
+    }
+
+    /// A descriptor that is readable when it is over.
+    pub fn over_fd(&self) -> Result<BorrowedFd<'_>, Errno> {
+        if self.over.get().is_none() {
+            // Only one thread serves a transfer: nobody else sets it.
+            let _ = self.over.set(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        }
+        // It may have ended before anybody could be told by it.
+        let state = lock(&self.state);
+        if state.abandoned || state.inbox.ended().is_some() {
+            self.tell_over();
+        }
+        drop(state);
+        self.over.get().map(AsFd::as_fd).ok_or(Errno::BADF)
+    }
+
+    fn tell_over(&self) {
+        if let Some(fd) = self.over.get() {
+            // Full means told.
+            let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
         }
     }
 
@@ -111,7 +138,9 @@ impl Transfer {
 
     /// The host's end of the data. For a file on its way out it means that the host has enough.
     pub fn end(&self, ending: Ending) {
-        lock(&self.state).inbox.end(ending);
+        let mut state = lock(&self.state);
+        state.inbox.end(ending);
+        self.tell_over();
         self.changed.notify_all();
     }
 
@@ -125,6 +154,7 @@ impl Transfer {
     fn abandon(&self) {
         let mut state = lock(&self.state);
         state.abandoned = !state.committed;
+        self.tell_over();
         self.changed.notify_all();
     }
 }
@@ -142,7 +172,8 @@ impl Transfers {
         if by_channel.contains_key(&channel) {
             return None;
         }
-        let transfer = Arc::new(Transfer { channel, host, state: Mutex::default(), changed: Condvar::new() });
+        let (state, changed, over) = (Mutex::default(), Condvar::new(), OnceLock::new());
+        let transfer = Arc::new(Transfer { channel, host, state, changed, over });
         by_channel.insert(channel, transfer.clone());
         Some(transfer)
     }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use remuda_guest_proto::{
-    AgentError, AgentErrorKind, Bound, CALLS, Entry, EntryKind, Event, ExecutionReport, Frame, Kind, OutputChunk,
-    Program, Reply, ReplyResult, Request, Spawn, Stream,
+    AgentError, AgentErrorKind, Bound, CALLS, Entry, EntryKind, Event, ExecutionReport, Frame, Glob, Grep, Kind,
+    OutputChunk, Program, Reply, ReplyResult, Request, Spawn, Stream, Watch,
 };
 use serde::{Deserialize, Serialize};
 
@@ -82,7 +82,15 @@ impl Mind {
             Request::MakeDirectory { path, .. } => vec![reply(call, &Ok(Reply::Entry(directory(path))))],
             Request::List { .. } => vec![reply(call, &Ok(Reply::Entries { entries: Vec::new(), truncated: false }))],
             Request::DeletedOpenFiles => vec![reply(call, &Ok(Reply::Sentences { sentences: Vec::new() }))],
-            Request::ReadFile { path, .. }
+            Request::Batch(batch) => {
+                let results =
+                    batch.changes.iter().map(|_| Err(refusal(AgentErrorKind::NotFound, "there are no files")));
+                vec![reply(call, &Ok(Reply::Changed { results: results.collect() }))]
+            }
+            Request::Glob(Glob { path, .. })
+            | Request::Grep(Grep { path, .. })
+            | Request::Watch(Watch { path, .. })
+            | Request::ReadFile { path, .. }
             | Request::OpenFile { path, .. }
             | Request::WriteFile { path, .. }
             | Request::Stat { path, .. }

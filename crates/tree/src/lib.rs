@@ -7,11 +7,13 @@
 
 mod beneath;
 mod format;
+mod holes;
 mod pack;
 mod read;
 mod unpack;
 
 pub use beneath::open_directory;
+pub use holes::{HOLE_BYTES_MIN, next_stretch};
 pub use pack::{PackError, Packed, Source, pack};
 pub use unpack::{Unpack, UnpackCause, UnpackError, Unpacked, unpack};
 

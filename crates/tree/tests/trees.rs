@@ -283,8 +283,13 @@ fn hostile() -> impl Strategy<Value = Vec<u8>> {
         })
 }
 
+/// As many as the run is told, which in a soak are very many.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(400)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
     fn no_archive_panics_or_escapes(bytes in hostile()) {

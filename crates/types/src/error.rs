@@ -64,6 +64,8 @@ codes! {
     ReceiptNotFound = "receipt_not_found", 404;
     /// No such webhook in this account.
     WebhookNotFound = "webhook_not_found", 404;
+    /// No account of this name was made.
+    AccountNotFound = "account_not_found", 404;
     /// No such path in the guest.
     FileNotFound = "file_not_found", 404;
     /// The route exists, the method does not.
@@ -114,10 +116,14 @@ codes! {
     TooLarge = "too_large", 413;
     /// The file has none of the bytes that were asked for.
     RangeNotSatisfiable = "range_not_satisfiable", 416;
+    /// The place to go on from lies ahead of all there is.
+    CursorAhead = "cursor_ahead", 416;
     /// The named limit is reached.
     LimitReached = "limit_reached", 429;
     /// All executions that a sandbox keeps on record run; none can be let go of.
     ExecutionHistoryLimit = "execution_history_limit", 429;
+    /// The head of the request is longer than the named limit.
+    HeadTooLarge = "head_too_large", 431;
     /// The key was used for another request.
     IdempotencyKeyConflict = "idempotency_key_conflict", 422;
     /// An archive is none, breaks off, or has what is not unpacked.

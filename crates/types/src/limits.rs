@@ -20,6 +20,10 @@ pub const OUTPUT_TAIL_BYTES: usize = 8 << 20;
 pub const OUTPUT_PAGE_BYTES_MAX: usize = 1 << 20;
 /// Output that one piece of a stream of events brings at most, in bytes.
 pub const FOLLOW_PIECE_BYTES_MAX: usize = 64 << 10;
+/// How far an execution's output runs ahead of the slowest who follows it, in bytes: then its program waits.
+pub const FOLLOW_AHEAD_BYTES_MAX: u64 = 4 << 20;
+/// How long a program waits for a follower who takes nothing, in milliseconds.
+pub const FOLLOW_STALL_MS_MAX: u64 = 5_000;
 /// Largest message to a terminal, in bytes.
 pub const TERMINAL_MESSAGE_BYTES_MAX: usize = 256 << 10;
 /// Executions that a sandbox keeps on record.
@@ -62,6 +66,24 @@ pub const PATH_BYTES_MAX: usize = 4096;
 pub const DIRECTORY_ENTRIES_MAX: usize = 10_000;
 /// Largest file whose digest a read tells without a condition that asks for it, in bytes.
 pub const FILE_DIGEST_BYTES_MAX: u64 = 16 << 20;
+/// Changes of files that one batch makes at most.
+pub const BATCH_CHANGES_MAX: usize = 256;
+/// Contents of all files that one batch writes, in bytes.
+pub const BATCH_BYTES_MAX: usize = 1 << 20;
+/// Watches of files of one sandbox at once.
+pub const WATCHES_MAX: usize = 16;
+/// Changes that a watch keeps for a reader that comes back; of more, the oldest go and are told as missed.
+pub const WATCH_EVENTS_MAX: usize = 10_000;
+/// How long a watch goes on without a reader, in milliseconds.
+pub const WATCH_LINGER_MS: u64 = 60_000;
+/// Finds of one page of a search, unless it says otherwise.
+pub const SEARCH_FINDS_DEFAULT: u32 = 1_000;
+/// Finds that one page of a search answers at most.
+pub const SEARCH_FINDS_MAX: u32 = 10_000;
+/// Longest pattern of a search, in bytes.
+pub const SEARCH_PATTERN_BYTES_MAX: usize = 4096;
+/// Text of a matching line that is told, in bytes.
+pub const SEARCH_TEXT_BYTES_MAX: usize = 1024;
 /// Memory of a sandbox by default, in MiB.
 pub const MEMORY_MIB_DEFAULT: u32 = 2048;
 /// Least memory a sandbox may ask for, in MiB: below it the sentry itself does not fit.

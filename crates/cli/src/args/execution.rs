@@ -6,7 +6,7 @@ use clap::Args;
 use remuda_types::ExecutionId;
 
 use super::signal::signal;
-use super::values::{execution_id, pair, time_limit};
+use super::values::{execution_id, moment, pair, time_limit};
 use super::{KeyArg, One};
 
 #[derive(Debug, Args)]
@@ -15,8 +15,8 @@ pub struct Exec {
     /// Start it, print its id and return
     #[arg(short, long)]
     pub detach: bool,
-    /// Send what is piped in here, up to 2 MiB, to the command's standard input, which is empty otherwise; it is read
-    /// to its end before the command starts
+    /// Send what is piped in here to the command's standard input as it comes, which is empty otherwise; with -d it is read
+    /// to its end before the command starts, up to 2 MiB
     #[arg(short = 'i', long)]
     pub stdin: bool,
     /// Give it a terminal, joined to the one here; with -i what is typed goes there, Ctrl-C too, and Ctrl-P Ctrl-Q leaves
@@ -73,6 +73,9 @@ pub struct Logs {
     /// Go on until it ends
     #[arg(short, long)]
     pub follow: bool,
+    /// Only what was printed since then: a time such as 90s, 5m or 1h before now, or a moment such as 2026-10-08T12:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = moment, conflicts_with = "json")]
+    pub since: Option<i64>,
 }
 
 #[derive(Debug, Args)]

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use remuda_types::SandboxId;
 
-use super::KeyArg;
+use super::{KeyArg, One};
 use crate::copy::Place;
 
 /// A place in a sandbox.
@@ -96,6 +96,44 @@ pub enum FileCommand {
         /// Only if there is no such file yet
         #[arg(long)]
         new: bool,
+        #[command(flatten)]
+        key: KeyArg,
+    },
+    /// Look for paths by their names; exit 1 where there are none
+    Glob {
+        #[command(flatten)]
+        at: At,
+        /// What a path below it looks like, such as '**/*.rs'
+        pattern: String,
+    },
+    /// Look for text in files; exit 1 where there is none
+    Grep {
+        #[command(flatten)]
+        at: At,
+        /// A regular expression
+        pattern: String,
+        /// The pattern is the text itself
+        #[arg(short = 'F', long)]
+        literal: bool,
+        /// Upper and lower case are the same
+        #[arg(short, long)]
+        ignore_case: bool,
+        /// Only files whose path below it looks like this, such as '**/*.py'
+        #[arg(long, value_name = "PATTERN")]
+        include: Option<String>,
+    },
+    /// Print changes of files as they happen, until it is asked to end
+    Watch {
+        #[command(flatten)]
+        at: At,
+        /// Also of what lies in directories below
+        #[arg(short, long)]
+        recursive: bool,
+    },
+    /// Make several changes at once, from JSON on standard input; exit 1 where one was not made
+    Batch {
+        #[command(flatten)]
+        sandbox: One,
         #[command(flatten)]
         key: KeyArg,
     },

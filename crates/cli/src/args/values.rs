@@ -62,6 +62,17 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     if parsed.is_zero() { Err(wrong()) } else { Ok(parsed) }
 }
 
+/// A moment that has passed, in Unix milliseconds: by itself, or by the time since then.
+pub fn moment(text: &str) -> Result<i64, String> {
+    if let Ok(at) = text.parse::<jiff::Timestamp>() {
+        return Ok(at.as_millisecond());
+    }
+    let ago = duration(text)
+        .map_err(|_| "it must look like 90s, 5m or 1h, for so long ago, or like 2026-10-08T12:00:00Z".to_owned())?;
+    let ago = i64::try_from(ago.as_millis()).map_err(|_| "that is too long ago".to_owned())?;
+    Ok(jiff::Timestamp::now().as_millisecond().saturating_sub(ago))
+}
+
 /// A limit for the running time of a command.
 pub fn time_limit(text: &str) -> Result<Duration, String> {
     let longest = Duration::from_millis(EXECUTION_TIMEOUT_MS_MAX);

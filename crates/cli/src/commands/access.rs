@@ -103,7 +103,7 @@ pub async fn account(global: &Global, command: AccountCommand) -> anyhow::Result
             if global.json {
                 print::json(&AccountList { accounts })?;
             } else {
-                accounts.iter().try_for_each(account_limits)?;
+                table_of_accounts(&accounts)?;
             }
         }
         AccountCommand::Set { account, quotas } => {
@@ -117,6 +117,14 @@ pub async fn account(global: &Global, command: AccountCommand) -> anyhow::Result
         }
     }
     Ok(DONE)
+}
+
+fn table_of_accounts(accounts: &[AccountInfo]) -> std::io::Result<()> {
+    let limits = |account: &AccountInfo| {
+        let limits = account.limits.iter().map(|(quota, limit)| format!("{quota}={}", amount(*limit)));
+        limits.collect::<Vec<_>>().join(" ")
+    };
+    print::table(["ACCOUNT", "LIMITS"], accounts.iter().map(|one| [one.account.to_string(), limits(one)]))
 }
 
 fn account_limits(account: &AccountInfo) -> std::io::Result<()> {

@@ -1,5 +1,6 @@
 //! `exec`, `ps`, `logs`: commands in a sandbox. A command is started once and never again: its start has a key.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use remuda_client::{Client, ClientError, new_key, with_stdin};
@@ -10,7 +11,7 @@ use super::DONE;
 use crate::args::{Attach, Exec, Global, Logs};
 use crate::connection::connect;
 use crate::failure::{Failure, NEGATIVE};
-use crate::follow::{Stand, follow, follow_from};
+use crate::follow::{Begin, Stand, follow, follow_from};
 use crate::interactive::Left;
 use crate::signals::Signals;
 use crate::{interactive, print, stdin};
@@ -38,8 +39,11 @@ pub async fn run(global: &Global, args: Exec) -> anyhow::Result<u8> {
         if let Ok(name) = std::env::var("TERM") {
             request.env.entry("TERM".to_owned()).or_insert(name);
         }
-    } else if args.stdin {
+    } else if args.stdin && args.detach {
         request = with_stdin(request, stdin::read()?);
+    } else if args.stdin {
+        stdin::needs_input()?;
+        request.stdin_open = true;
     }
     // Before the start: a signal that comes while the command starts is for the command too.
     let mut signals = if args.detach { None } else { Some(Signals::take()?) };
@@ -66,14 +70,37 @@ pub async fn run(global: &Global, args: Exec) -> anyhow::Result<u8> {
     if args.tty {
         return joined(&client, &execution, 0, args.stdin, signals).await;
     }
+    // What is piped in goes there as it comes, while the command runs and is waited for.
+    let feeding = async {
+        if args.stdin {
+            stdin::feed(&client, &id, &execution.id).await?;
+        }
+        std::future::pending().await
+    };
     if global.json {
-        let ended = passing_signals(&client, &execution, signals, wait(&client, &execution)).await?;
+        let ended = fed(feeding, wait(&client, &execution));
+        let ended = passing_signals(&client, &execution, signals, ended).await?;
         print::json(&ended)?;
         return exit_code(&Stand { state: ended.state, exit_code: ended.exit_code, dropped: 0 });
     }
-    let output = follow(&client, &id, &execution.id, true);
+    let output = fed(feeding, follow(&client, &id, &execution.id, true));
     let stand = passing_signals(&client, &execution, signals, output).await.map_err(|e| still_there(&execution, e))?;
     exit_code(&stand)
+}
+
+/// Waits for an end, and feeds the command until then.
+async fn fed<T>(
+    feeding: impl Future<Output = anyhow::Result<Infallible>>,
+    end: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    tokio::select! {
+        biased;
+        ended = end => ended,
+        failed = feeding => match failed {
+            Ok(never) => match never {},
+            Err(error) => Err(error),
+        },
+    }
 }
 
 /// How much of a terminal's past is shown to whoever joins it, in bytes.
@@ -106,7 +133,7 @@ pub async fn attach(global: &Global, args: &Attach) -> anyhow::Result<u8> {
     let mut signals = Signals::take()?;
     if now.pty.is_none() || now.state.is_final() {
         let from = if now.state.is_final() { 0 } else { now.output_bytes };
-        let output = follow_from(&client, id, execution, from, true);
+        let output = follow_from(&client, id, execution, Begin::Offset(from), true);
         if args.view {
             return exit_code(&output.await?);
         }
@@ -297,7 +324,11 @@ pub async fn logs(global: &Global, args: &Logs) -> anyhow::Result<u8> {
         }
         print::json(&now)?;
     } else {
-        follow(&client, id, execution, args.follow).await?;
+        let from = match args.since {
+            None => Begin::Offset(0),
+            Some(since_ms) => Begin::Moment(since_ms),
+        };
+        follow_from(&client, id, execution, from, args.follow).await?;
     }
     Ok(DONE)
 }

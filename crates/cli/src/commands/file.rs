@@ -4,9 +4,9 @@ use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 
 use remuda_client::wire::FileStat;
-use remuda_client::{Body, MoveFile, OnlyIf, ReadFile, SetAttributes, WriteFile};
+use remuda_client::{Body, FindText, MoveFile, OnlyIf, ReadFile, SetAttributes, WriteFile};
 
-use super::DONE;
+use super::{DONE, search};
 use crate::args::Global;
 use crate::args::file::FileCommand;
 use crate::connection::{connect, connect_for};
@@ -56,6 +56,13 @@ pub async fn run(global: &Global, command: FileCommand) -> anyhow::Result<u8> {
             let stat = client.write_file(&at.place.id, &at.place.path, &options, Body::wrap_stream(input)).await?;
             told(global, &stat)?;
         }
+        FileCommand::Glob { at, pattern } => return search::glob(global, at, pattern).await,
+        FileCommand::Grep { at, pattern, literal, ignore_case, include } => {
+            let find = FindText { pattern, literal, ignore_case, include, ..FindText::default() };
+            return search::grep(global, at, find).await;
+        }
+        FileCommand::Watch { at, recursive } => return search::watch(global, at, recursive).await,
+        FileCommand::Batch { sandbox, key } => return search::batch(global, &sandbox.id, key).await,
         FileCommand::Mv { at, to, force, key } => {
             let options = MoveFile { user: at.user, overwrite: force };
             let client = connect_for(global, key.key)?;

@@ -12,6 +12,7 @@ mod history;
 mod operation;
 mod rodeo;
 mod sandboxes;
+mod search;
 mod serve;
 mod setup;
 mod snapshots;

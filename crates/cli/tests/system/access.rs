@@ -377,6 +377,8 @@ fn the_commands_make_show_and_revoke_keys() {
         .failed(2, "cannot be used with");
     server.run(&["key", "create", "--scope", "file"]).failed(2, "is not a scope; there are sandboxes:read");
     let accounts = server.run(&["account", "ls"]).line();
+    assert!(accounts.starts_with("ACCOUNT"), "{accounts}");
+    server.run(&["usage", "--account", "othre"]).failed(1, "there is no account othre");
     assert!(accounts.contains("default  ") && accounts.contains("other  "), "{accounts}");
     server.run(&["account", "set", "other", "sandboxes=few"]).failed(2, "is not an amount");
 }

@@ -4,13 +4,20 @@ use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
 
-use remuda_client::wire::{Branch, CreateSandbox, CreateSnapshot, RemovalResult, RestoreSnapshot, StartExecution};
-use remuda_client::{Client, ClientError, SandboxFilter, WriteFile};
+use remuda_client::wire::{
+    Branch, ChangeFiles, CreateSandbox, CreateSnapshot, FileChange, RemovalResult, RestoreSnapshot, StartExecution,
+};
+use remuda_client::{Client, ClientError, FindFiles, FindText, SandboxFilter, WatchFiles, WriteFile};
 use remuda_types::{ErrorCode, SandboxId, SnapshotMode, SnapshotState};
 use serde_json::json;
 
 use crate::api::{Api, exchange, fork_of, refused, script_of};
 use crate::world::{Answer, remuda};
+
+fn batch() -> ChangeFiles {
+    let made = FileChange::Mkdir { path: "/workspace/d".into(), parents: false };
+    ChangeFiles { user: None, changes: vec![made] }
+}
 
 /// Every call that names a sandbox, but for its removal.
 async fn each_call(client: &Client, id: &SandboxId) -> Vec<(&'static str, Result<(), ClientError>)> {
@@ -27,6 +34,10 @@ async fn each_call(client: &Client, id: &SandboxId) -> Vec<(&'static str, Result
         ("stat", client.stat_file(id, "/").await.map(drop)),
         ("remove file", client.remove_file(id, "/workspace/x", false).await),
         ("mkdir", client.make_directory(id, "/workspace/d", false).await.map(drop)),
+        ("glob", client.find_files(id, "/", &FindFiles { pattern: "*".into(), ..Default::default() }).await.map(drop)),
+        ("grep", client.find_text(id, "/", &FindText { pattern: "a".into(), ..Default::default() }).await.map(drop)),
+        ("watch", client.watch_files(id, "/workspace", &WatchFiles::default()).await.map(drop)),
+        ("batch", client.change_files(id, &batch()).await.map(drop)),
         ("port", client.port_request(id, 80, remuda_client::Method::GET, "/", Default::default(), "").await.map(drop)),
         ("snapshot", client.snapshot(id, &snapshot).await.map(drop)),
         ("fork", client.fork(id, &fork_of(1)).await.map(drop)),

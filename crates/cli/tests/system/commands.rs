@@ -147,7 +147,7 @@ async fn output_arrives_byte_for_byte() {
     // Read while it is written, piece by piece.
     let (mut got, mut offset) = (BytesMut::new(), 0);
     loop {
-        let query = OutputQuery { offset, wait: PATIENCE, stream: Some(OutputStream::Stdout) };
+        let query = OutputQuery { since_ms: None, offset, wait: PATIENCE, stream: Some(OutputStream::Stdout) };
         let piece = api.client.output_bytes(id, &execution.id, &query).await.unwrap();
         assert_eq!(piece.skipped_bytes, 0);
         got.extend_from_slice(&piece.bytes);

@@ -193,3 +193,26 @@ async fn a_million_lines_that_are_forked_in_their_middle_are_complete_on_both_si
     api.remove(&branch.id).await;
     api.remove(id).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_waits_for_who_reads_it_and_for_none_who_stands_still() {
+    let api = Api::shared();
+    let sandbox = api.create().await;
+    let id = &sandbox.id;
+    // More than is kept, as fast as it goes.
+    let printing = "import os\npiece = (b'x' * 127 + b'\\n') * 2048\nfor _ in range(88): os.write(1, piece)";
+    let execution = api.client.execute(id, &python(printing)).await.unwrap().id;
+    let mut seen = Seen::default();
+    seen.rest(seen.open(&api, id, &execution));
+    assert_eq!((seen.missed, seen.bytes.len()), (0, 88 * 2048 * 128));
+    exited(&seen.ended.unwrap(), 0);
+    // One who opens the stream and reads nothing holds it up for a while, and not for ever.
+    let execution = api.client.execute(id, &python(printing)).await.unwrap().id;
+    let standing = Seen::default().open(&api, id, &execution);
+    exited(&api.ended(id, &execution).await, 0);
+    let mut late = Seen::default();
+    late.rest(standing);
+    assert!(late.missed > 0, "it stood still, and nothing was dropped");
+    assert_eq!(late.bytes.len() as u64 + late.missed, 88 * 2048 * 128);
+    api.remove(id).await;
+}

@@ -1,6 +1,6 @@
-//! `exec -i`: what is piped in reaches the command whole, or nothing runs; and without it nothing is read.
+//! `exec -i`: what is piped in reaches the command as it comes and whole; and without it nothing is read.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
 use crate::world::{Answer, Server, text};
@@ -39,8 +39,34 @@ fn what_is_piped_in_reaches_the_command_with_i_and_only_then() {
     }
 
     let before = server.run(&["ps", "--json", &id]).json();
-    piped(&server, &["exec", "-i", &id, "cat"], &vec![b'x'; (2 << 20) + 1]).failed(2, "larger than 2 MiB");
+    piped(&server, &["exec", "-d", "-i", &id, "cat"], &vec![b'x'; (2 << 20) + 1]).failed(2, "larger than 2 MiB");
     assert_eq!(server.run(&["ps", "--json", &id]).json(), before, "nothing was started");
+}
+
+#[test]
+fn input_goes_there_as_it_comes_however_long_it_is() {
+    let server = Server::start();
+    let id = server.create();
+    let long: Vec<u8> = (0..24 << 20).map(|n: u32| (n.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+    let answer = piped(&server, &["exec", "-i", &id, "sh", "-c", "sha256sum | cut -c 1-64"], &long);
+    std::fs::write(server.data_dir.join("long"), &long).unwrap();
+    let here = std::process::Command::new("sha256sum").arg(server.data_dir.join("long")).output().unwrap();
+    assert_eq!(answer.line(), text(&here.stdout)[..64]);
+    // One that reads no further ends as it does, and nobody waits for the rest to be wanted.
+    let answer = piped(&server, &["exec", "-i", &id, "head", "-c", "3"], &long);
+    assert_eq!((answer.code, answer.stdout.as_slice()), (0, &long[..3]));
+
+    // The first line is answered before the second is there.
+    let mut command = server.command(&["exec", "-i", &id, "-c", "read a; echo \"one $a\"; read b; echo \"two $b\""]);
+    let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut to, mut from) = (process.stdin.take().unwrap(), BufReader::new(process.stdout.take().unwrap()));
+    for (said, answered) in [("a\n", "one a\n"), ("b\n", "two b\n")] {
+        to.write_all(said.as_bytes()).unwrap();
+        let mut line = String::new();
+        from.read_line(&mut line).unwrap();
+        assert_eq!(line, answered);
+    }
+    assert!(process.wait().unwrap().success());
 }
 
 #[test]

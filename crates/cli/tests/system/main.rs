@@ -33,6 +33,7 @@ mod refused_checkpoint;
 mod restart;
 mod retention;
 mod retries;
+mod search;
 mod server;
 mod server_end;
 mod starved;

@@ -79,6 +79,10 @@ actions! {
     WriteTree "write_tree" Needs::Scopes(&[Files]);
     MoveFile "move_file" Needs::Scopes(&[Files]);
     SetAttributes "set_attributes" Needs::Scopes(&[Files]);
+    FindFiles "find_files" Needs::Scopes(&[Files]);
+    FindText "find_text" Needs::Scopes(&[Files]);
+    WatchFiles "watch_files" Needs::Scopes(&[Files]);
+    ChangeFiles "change_files" Needs::Scopes(&[Files]);
     Port "port" Needs::Scopes(&[Previews]);
     CreateSnapshot "create_snapshot" Needs::Scopes(&[SnapshotsWrite]);
     ListSnapshots "list_snapshots" Needs::Scopes(&[SnapshotsRead]);

@@ -50,6 +50,9 @@ impl Places {
             | Request::Remove { .. }
             | Request::Move { .. }
             | Request::SetAttributes { .. }
+            | Request::Glob(_)
+            | Request::Grep(_)
+            | Request::Batch(_)
             | Request::UnpackTree { .. } => Kind::Reply,
             Request::Bind { .. }
             | Request::Spawn(_)
@@ -57,6 +60,7 @@ impl Places {
             | Request::Forget { .. }
             | Request::Resize { .. }
             | Request::Input(_)
+            | Request::Watch(_)
             | Request::DeletedOpenFiles
             | Request::Outcome { .. }
             | Request::Ping => return Ok(None),

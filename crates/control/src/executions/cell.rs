@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use remuda_guest_proto::{FrameError, Kind, OutputChunk, Stream, WINDOW_BYTES};
 use remuda_types::wire::{Execution, OutputStream, TerminalSize};
@@ -11,6 +11,7 @@ use remuda_types::{ExecutionId, ExecutionState};
 use tokio::sync::watch;
 
 use super::keeper::{self, Keeper};
+use super::pace::{Number, Pace};
 use super::record::{Fact, Head, KilledFor, Known, note, read};
 use crate::clock::now_unix_ms;
 use crate::output::{self, Burial, Files, OutputLog, Refused, Write};
@@ -47,6 +48,7 @@ pub(super) struct Inner {
     pub(super) log: OutputLog,
     credited: u64,
     credit: Option<Credit>,
+    pace: Pace,
     /// A thread writes, or waits to try again; nobody else does meanwhile.
     writing: bool,
     /// The last write failed.
@@ -79,6 +81,7 @@ impl ExecutionCell {
                 log,
                 credited,
                 credit: None,
+                pace: Pace::default(),
                 writing: false,
                 failing: false,
                 counted: false,
@@ -102,6 +105,38 @@ impl ExecutionCell {
     /// take a note and return.
     pub(crate) fn credit_by(&self, credit: Credit) {
         self.inner().credit = Some(credit);
+    }
+
+    /// Somebody follows its output as it comes, from here on.
+    pub(super) fn joined(&self, at: u64) -> Number {
+        self.inner().pace.join(at)
+    }
+
+    /// A reader by calls is here, at this place.
+    pub(super) fn paged(&self, at: u64) -> Number {
+        self.inner().pace.pager(at)
+    }
+
+    /// Something about who follows it: more of its output may come.
+    pub(super) fn paced(&self, change: impl FnOnce(&mut Pace)) {
+        let mut inner = self.inner();
+        change(&mut inner.pace);
+        inner.credit();
+        self.watch_pace(&mut inner);
+    }
+
+    /// Looks again when a reader that its program waits for may have stalled.
+    fn watch_pace(&self, inner: &mut Inner) {
+        let Some(stalls_at) = inner.held_back_until().filter(|_| !inner.pace.watched) else { return };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let me = self.me.clone();
+        inner.pace.watched = true;
+        runtime.spawn(async move {
+            tokio::time::sleep_until(stalls_at.into()).await;
+            let Some(me) = me.upgrade() else { return };
+            me.inner().pace.watched = false;
+            me.paced(|_| {});
+        });
     }
 
     /// Where the agent is to go on with its output: what would survive the server.
@@ -234,7 +269,7 @@ impl ExecutionCell {
     }
 
     /// The agent told its end.
-    pub(crate) fn exited(&self, code: Option<i32>, signal: Option<i32>, produced: u64, _pipes_held: bool) {
+    pub(crate) fn exited(&self, code: Option<i32>, signal: Option<i32>, produced: u64, pipes_held: bool) {
         let (have, killed_for) = {
             let inner = self.inner();
             (inner.log.produced(), inner.known.killed_for)
@@ -243,7 +278,13 @@ impl ExecutionCell {
             tracing::warn!("execution {} ended after {produced} bytes of output, {have} arrived", self.id);
         }
         let code = code.or(signal.map(|n| 128 + n)).map(|c| c.clamp(0, 255));
-        self.inner().agent_done = true;
+        {
+            let mut inner = self.inner();
+            inner.agent_done = true;
+            if !inner.known.state.is_final() {
+                inner.known.pipes_held = pipes_held;
+            }
+        }
         match killed_for {
             // A program may end by itself in the moment in which it is killed: then that is what happened.
             Some(KilledFor::TimeOut) if signal.is_some() => self.finish(ExecutionState::TimedOut, Some(EXIT_TIMED_OUT)),
@@ -502,12 +543,19 @@ impl Inner {
             return;
         }
         let written = self.log.written();
-        if written - self.credited >= WINDOW_BYTES / 4
+        let may = self.pace.limit(Instant::now()).map_or(written, |(limit, _)| written.min(limit));
+        if may.saturating_sub(self.credited) >= WINDOW_BYTES / 4
             && let Some(credit) = &self.credit
         {
-            self.credited = written;
-            credit(written);
+            self.credited = may;
+            credit(may);
         }
+    }
+
+    /// When somebody must look again, if a reader that may stall holds output back.
+    fn held_back_until(&self) -> Option<Instant> {
+        let (limit, stalls_at) = self.pace.limit(Instant::now())?;
+        stalls_at.filter(|_| self.credit.is_some() && limit < self.log.written() + WINDOW_BYTES / 4)
     }
 
     /// Writes until nothing waits. Returns files that are no longer needed.

@@ -13,6 +13,7 @@
 mod carried;
 mod cell;
 mod keeper;
+mod pace;
 mod places;
 mod reading;
 mod record;
@@ -31,6 +32,7 @@ use remuda_types::{Error, ErrorCode, ExecutionId, SandboxId};
 pub(crate) use carried::{CarriedExecution, flush_carried, remove_carried};
 pub(crate) use cell::ExecutionCell;
 pub(crate) use places::ExecutionPlaces;
+pub(crate) use reading::Follower;
 pub(crate) use record::{Head, KilledFor};
 pub(crate) use retention::Retention;
 

@@ -2,13 +2,68 @@
 //! log's lock. Must change nothing.
 
 use std::io;
+use std::sync::Arc;
+use std::time::Instant;
 
 use remuda_types::wire::{Execution, OutputStream};
 use remuda_types::{Error, ErrorCode};
 
 use super::cell::{ExecutionCell, INLINE_BYTES_MAX};
+use super::pace::Number;
 use crate::output::{self, Page, Records};
 use crate::stream::{OutputQuery, OutputSlice};
+
+/// Somebody who follows an execution's output as it comes. Its program waits for them, within limits.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    cell: Arc<ExecutionCell>,
+    number: Option<Number>,
+}
+
+impl Follower {
+    /// One who has not begun to read.
+    pub(crate) fn of(cell: Arc<ExecutionCell>) -> Follower {
+        Follower { cell, number: None }
+    }
+
+    /// The execution.
+    pub(crate) fn cell(&self) -> &ExecutionCell {
+        &self.cell
+    }
+
+    /// As [`ExecutionCell::read`]; who comes for more has done with all before it.
+    ///
+    /// # Errors
+    /// `internal` where its log can't be read.
+    pub(crate) async fn read(&mut self, query: OutputQuery) -> Result<OutputSlice, Error> {
+        let number = *self.number.get_or_insert_with(|| self.cell.joined(query.offset));
+        let asking = Asking { cell: &self.cell, number };
+        self.cell.paced(|pace| pace.asks(number, query.offset));
+        let read = self.cell.read(query).await;
+        drop(asking);
+        read
+    }
+}
+
+/// A follower that waits for output, until this is dropped: it may give the wait up.
+struct Asking<'a> {
+    cell: &'a ExecutionCell,
+    number: Number,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.cell.paced(|pace| pace.given(self.number, Instant::now()));
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.cell.paced(|pace| pace.leave(number));
+        }
+    }
+}
 
 impl ExecutionCell {
     /// The record with both outputs, as much as is kept of them.
@@ -27,6 +82,20 @@ impl ExecutionCell {
         shown.stdout = Some(text(OutputStream::Stdout));
         shown.stderr = Some(text(OutputStream::Stderr));
         Ok(shown)
+    }
+
+    /// As [`ExecutionCell::read`], for a call that waits for what comes: its program waits for the next one.
+    ///
+    /// # Errors
+    /// `internal` where its log can't be read.
+    pub(crate) async fn read_on(&self, query: OutputQuery) -> Result<OutputSlice, Error> {
+        if query.wait.is_zero() || query.since_ms.is_some() {
+            return self.read(query).await;
+        }
+        let number = self.paged(query.offset);
+        let _asking = Asking { cell: self, number };
+        self.paced(|pace| pace.asks(number, query.offset));
+        self.read(query).await
     }
 
     /// Reads output by offset; waits for the first byte or the end if there is nothing yet.
@@ -49,7 +118,11 @@ impl ExecutionCell {
     }
 
     async fn slice(&self, query: OutputQuery) -> Result<OutputSlice, Error> {
-        let offset = query.offset.min(self.inner().log.produced());
+        let asked = match query.since_ms {
+            None => query.offset,
+            Some(since_ms) => self.offset_since(since_ms).await?,
+        };
+        let offset = asked.min(self.inner().log.produced());
         let page: Page =
             self.read_log(offset, move |step| output::page(step, offset, query.stream, query.max_bytes)).await?;
         let inner = self.inner();
@@ -62,6 +135,11 @@ impl ExecutionCell {
             state: inner.known.state,
             exit_code: inner.known.exit_code,
         })
+    }
+
+    /// Where the first record stands that came in at a moment or later. What waits to be written is new.
+    async fn offset_since(&self, since_ms: i64) -> Result<u64, Error> {
+        self.read_log(0, move |step| output::since(step, since_ms)).await
     }
 
     /// Reads records by number, as they were written, each with its time; at most `bytes_max` bytes and a record

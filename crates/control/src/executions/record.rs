@@ -78,6 +78,9 @@ pub(crate) struct End {
     /// Whether the guest has not told it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) unconfirmed: bool,
+    /// Whether others held its pipes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) pipes_held: bool,
 }
 
 /// What is kept in memory of a record.
@@ -93,6 +96,7 @@ pub(crate) struct Known {
     pub(crate) killed_for: Option<KilledFor>,
     pub(crate) buried: bool,
     pub(crate) unconfirmed: bool,
+    pub(crate) pipes_held: bool,
 }
 
 impl Known {
@@ -109,6 +113,7 @@ impl Known {
             killed_for: None,
             buried: false,
             unconfirmed: false,
+            pipes_held: false,
         }
     }
 
@@ -125,14 +130,15 @@ impl Known {
                 self.ended_at_ms = Some(end.ended_at_ms);
                 self.buried = end.buried;
                 self.unconfirmed = end.unconfirmed;
+                self.pipes_held = end.pipes_held;
             }
         }
     }
 
     /// How it ended, if it has.
     pub(crate) fn end(&self) -> Option<End> {
-        let Known { state, exit_code, pid, buried, unconfirmed, .. } = *self;
-        self.ended_at_ms.map(|ended_at_ms| End { state, exit_code, pid, ended_at_ms, buried, unconfirmed })
+        let Known { state, exit_code, pid, buried, unconfirmed, pipes_held, .. } = *self;
+        self.ended_at_ms.map(|ended_at_ms| End { state, exit_code, pid, ended_at_ms, buried, unconfirmed, pipes_held })
     }
 
     /// As the API shows it, with as much of the command as is in memory.
@@ -145,6 +151,7 @@ impl Known {
             exit_code: self.exit_code,
             pid: self.pid,
             unconfirmed: self.unconfirmed,
+            left_running: self.pipes_held,
             started_at_ms: self.head.started_at_ms,
             ended_at_ms: self.ended_at_ms,
             output_bytes,
@@ -217,6 +224,7 @@ mod tests {
             ended_at_ms: 5,
             buried: false,
             unconfirmed: true,
+            pipes_held: true,
         };
         for fact in [Fact::Spawned { pid: 3 }, Fact::KilledFor { why: KilledFor::Cancel }, Fact::Ended(end)] {
             assert_eq!(read::<Fact>(&note(1, &fact)), Some(fact));

@@ -22,7 +22,8 @@ pub(crate) const HANDED_OVER: &str = "handed_over";
 /// The first agents that keep the effects of these calls.
 const CALLS_WITH_EFFECTS: u32 = 1;
 
-async fn hand_over(
+/// Journals a change and asks the agent for it.
+pub(crate) async fn hand_over(
     sandbox: &SandboxId,
     reached: &Reached,
     work: &Work,

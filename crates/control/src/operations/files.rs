@@ -43,9 +43,20 @@ pub(crate) async fn read(
     let (reply, download) = match Download::start(channel, request).await {
         Ok(started) => started,
         Err(ChannelError::Agent(refusal)) if refusal.kind == AgentErrorKind::Unchanged => {
-            return Ok(FileRead::Unchanged { digest: shown_digest(&refusal.message) });
+            return Ok(FileRead::Unchanged { digest: shown_digest(&refusal.message).unwrap_or_default() });
         }
-        Err(e) => return Err(failed(id, e)),
+        Err(e) => {
+            let is_behind = matches!(&e, ChannelError::Agent(refusal) if refusal.kind == AgentErrorKind::OutOfRange);
+            let error = failed(id, e);
+            if !is_behind {
+                return Err(error);
+            }
+            // How long it is, for whoever asks for another part.
+            return Err(match stat(platform, caller, id, at, false).await {
+                Ok(stat) => error.detail("size", stat.size),
+                Err(_) => error,
+            });
+        }
     };
     // It is under way until it was read.
     let bytes: ByteStream = Box::pin(download.inspect(move |_| working.goes_on()));
@@ -103,8 +114,9 @@ pub(crate) fn user_of(user: &Option<String>) -> String {
     user.clone().unwrap_or_else(|| USER_DEFAULT.into())
 }
 
-fn shown_digest(hex: &str) -> String {
-    format!("sha256:{hex}")
+/// A digest as it is told; what is none is none.
+pub(crate) fn shown_digest(hex: &str) -> Option<String> {
+    (hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit())).then(|| format!("sha256:{hex}"))
 }
 
 /// A guest that may be spoken to, in which something is done for as long as this is held.
@@ -126,7 +138,12 @@ pub(crate) async fn judged(
     Ok((Reached { live: cell.live()?.clone(), _working: working }, Reservation::default()))
 }
 
-async fn call(platform: &Platform, caller: &Caller, id: &SandboxId, request: Request) -> Result<Reply, Error> {
+pub(crate) async fn call(
+    platform: &Platform,
+    caller: &Caller,
+    id: &SandboxId,
+    request: Request,
+) -> Result<Reply, Error> {
     let cell = platform.living(caller, id).await?;
     cell.live()?.channel.call(request).await.map_err(|e| failed(id, e))
 }
@@ -152,7 +169,7 @@ pub(crate) fn failed(id: &SandboxId, e: crate::channel::ChannelError) -> Error {
     crate::errors::channel(id, e)
 }
 
-fn stat_of(entry: Entry) -> FileStat {
+pub(crate) fn stat_of(entry: Entry) -> FileStat {
     FileStat {
         path: entry.path,
         kind: match entry.kind {
@@ -168,9 +185,6 @@ fn stat_of(entry: Entry) -> FileStat {
         modified_at_ms: entry.modified_ms,
         target: entry.target,
         // As a guest says it: what is no digest is none.
-        digest: entry
-            .digest
-            .filter(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
-            .map(|hex| shown_digest(&hex)),
+        digest: entry.digest.and_then(|hex| shown_digest(&hex)),
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod access;
 pub(crate) mod capture;
 pub(crate) mod change_file;
+pub(crate) mod change_files;
 pub(crate) mod create;
 pub(crate) mod execute;
 pub(crate) mod expire;
@@ -15,6 +16,7 @@ pub(crate) mod raise;
 pub(crate) mod remove;
 pub(crate) mod remove_snapshot;
 pub(crate) mod restore;
+pub(crate) mod search;
 pub(crate) mod start;
 pub(crate) mod stop;
 pub(crate) mod unpack_tree;
@@ -41,6 +43,7 @@ const KINDS: &[(&str, Action)] = &[
     of::<change_file::RemoveFile>(),
     of::<change_file::Rename>(),
     of::<change_file::SetAttributes>(),
+    of::<change_files::ChangeFiles>(),
     of::<fork::ForkOnce>(),
     of::<halt::Pause>(),
     of::<halt::Resume>(),

@@ -46,7 +46,7 @@ use std::path::Path;
 pub(crate) use bury::Burial;
 pub(crate) use carry::Prefix;
 pub(crate) use log::{Note, OutputLog, Refused, Step, Write};
-pub(crate) use read::{Page, Records, page, records};
+pub(crate) use read::{Page, Records, page, records, since};
 pub(crate) use recover::{Access, Recovered, read_record, recover};
 pub(crate) use segment::{Files, Named};
 

@@ -97,6 +97,35 @@ pub(crate) fn page(
     Ok(page)
 }
 
+/// Where the first kept record stands that came in at a moment or later; behind all of them if there is none. What is not
+/// written yet counts as later.
+pub(crate) fn since(mut step: impl FnMut(u64) -> io::Result<Step>, since_ms: i64) -> io::Result<u64> {
+    let mut at = 0;
+    loop {
+        match step(at)? {
+            Step::End | Step::Pending(_) => return Ok(at),
+            Step::Dropped { offset, .. } => at = offset,
+            Step::Segment { file, segment, .. } => {
+                let mut found = false;
+                for_each(&file, &segment, |offset, _, met| {
+                    if offset + met.length() as u64 <= at {
+                        return Ok(Go::On);
+                    }
+                    if met.at_ms() >= since_ms {
+                        (at, found) = (at.max(offset), true);
+                        return Ok(Go::NoFurther);
+                    }
+                    at = offset + met.length() as u64;
+                    Ok(Go::On)
+                })?;
+                if found {
+                    return Ok(at);
+                }
+            }
+        }
+    }
+}
+
 /// Reads records from a number on, until they hold `bytes_max` or little more.
 pub(crate) fn records(
     mut step: impl FnMut(u64) -> io::Result<Step>,

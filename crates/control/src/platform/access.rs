@@ -56,10 +56,10 @@ impl Platform {
     /// may name another account.
     ///
     /// # Errors
-    /// `forbidden`.
+    /// `forbidden`, `account_not_found`.
     pub fn keys(&self, caller: &Caller, account: Option<&Account>, all: bool) -> Result<Vec<AccessKey>, Error> {
         caller.may(Action::ListKeys)?;
-        let account = caller.account_of(account)?;
+        let account = self.known_account(caller, account)?;
         Ok(self.access_keys().list(caller, account, all, now_unix_ms()))
     }
 
@@ -70,6 +70,24 @@ impl Platform {
     /// `forbidden`, `access_key_not_found`.
     pub async fn revoke_key(&self, call: &Call, account: Option<Account>, id: AccessKeyId) -> Answered<AccessKey> {
         operate(self, call, RevokeKey { id, account }).await
+    }
+
+    /// The account that a call is about: the caller's own, or one that was made.
+    ///
+    /// # Errors
+    /// `forbidden`, `account_not_found`.
+    pub(crate) fn known_account<'a>(
+        &self,
+        caller: &'a Caller,
+        named: Option<&'a Account>,
+    ) -> Result<&'a Account, Error> {
+        let account = caller.account_of(named)?;
+        if *account == caller.account || self.accounts().exists(account) {
+            return Ok(account);
+        }
+        Err(Error::new(ErrorCode::AccountNotFound, format!("there is no account {account}"))
+            .cause("no access key was ever made for it, and no quota set")
+            .remedy("list them with: remuda account ls"))
     }
 
     /// The server's accounts, by name.

@@ -23,51 +23,76 @@ impl Platform {
             ("execution_events", true),
             ("deadlines", true),
             ("webhooks", true),
+            ("file_search", true),
+            ("file_batches", true),
+            ("file_watches", true),
             ("stdin_in_pieces", true),
             ("terminals", true),
             ("previews", false),
             ("internet", self.engine().no_way_out().is_none()),
         ];
         let limits = [
+            ("access_key_life_ms_max", limits::ACCESS_KEY_LIFE_MS_MAX),
+            ("access_keys_max", limits::ACCESS_KEYS_MAX as u64),
+            ("accounts_max", limits::ACCOUNTS_MAX as u64),
+            ("batch_bytes_max", limits::BATCH_BYTES_MAX as u64),
+            ("batch_changes_max", limits::BATCH_CHANGES_MAX as u64),
             ("command_bytes_max", limits::COMMAND_BYTES_MAX as u64),
+            ("cpus_default", u64::from(limits::CPUS_DEFAULT)),
+            ("deadline_soon_ms", limits::DEADLINE_SOON_MS),
             ("directory_entries_max", limits::DIRECTORY_ENTRIES_MAX as u64),
+            ("disk_bytes_default", limits::DISK_BYTES_DEFAULT),
+            ("disk_low_water_bytes", limits::DISK_LOW_WATER_BYTES),
+            ("disk_mib_max", u64::from(limits::DISK_MIB_MAX)),
+            ("disk_mib_min", u64::from(limits::DISK_MIB_MIN)),
             ("env_vars_max", limits::ENV_VARS_MAX as u64),
             ("events_heartbeat_ms", limits::EVENTS_HEARTBEAT_MS),
+            ("execution_retention_ms", limits::EXECUTION_RETENTION_MS.unsigned_abs()),
             ("execution_timeout_ms_max", limits::EXECUTION_TIMEOUT_MS_MAX),
+            ("execution_tombstones_max", limits::EXECUTION_TOMBSTONES_MAX as u64),
             ("executions_concurrent_max", limits::EXECUTIONS_CONCURRENT_MAX as u64),
             ("executions_retained_max", limits::EXECUTIONS_RETAINED_MAX as u64),
-            ("execution_retention_ms", limits::EXECUTION_RETENTION_MS.unsigned_abs()),
-            ("execution_tombstones_max", limits::EXECUTION_TOMBSTONES_MAX as u64),
             ("file_digest_bytes_max", limits::FILE_DIGEST_BYTES_MAX),
+            ("follow_ahead_bytes_max", limits::FOLLOW_AHEAD_BYTES_MAX),
             ("follow_piece_bytes_max", limits::FOLLOW_PIECE_BYTES_MAX as u64),
+            ("follow_stall_ms_max", limits::FOLLOW_STALL_MS_MAX),
             ("fork_count_max", u64::from(limits::FORK_COUNT_MAX)),
             ("freeze_copy_bytes_max", limits::FREEZE_COPY_BYTES_MAX),
             ("freeze_file_bytes_max", limits::FREEZE_FILE_BYTES_MAX),
-            ("disk_low_water_bytes", limits::DISK_LOW_WATER_BYTES),
             ("input_answer_ms_max", limits::INPUT_ANSWER_MS_MAX),
             ("input_wait_ms_default", limits::INPUT_WAIT_MS_DEFAULT),
             ("keys_live_ms", self.journal().settings().retention.key_ms.unsigned_abs()),
             ("kill_confirm_ms_max", limits::KILL_CONFIRM_MS_MAX),
+            ("label_bytes_max", limits::LABEL_BYTES_MAX as u64),
             ("labels_max", limits::LABELS_MAX as u64),
             ("memory_mib_default", u64::from(limits::MEMORY_MIB_DEFAULT)),
-            ("disk_mib_max", u64::from(limits::DISK_MIB_MAX)),
-            ("disk_mib_min", u64::from(limits::DISK_MIB_MIN)),
-            ("memory_mib_min", u64::from(limits::MEMORY_MIB_MIN)),
             ("memory_mib_max", u64::from(limits::MEMORY_MIB_MAX)),
+            ("memory_mib_min", u64::from(limits::MEMORY_MIB_MIN)),
+            ("name_bytes_max", limits::NAME_BYTES_MAX as u64),
             ("output_head_bytes", limits::OUTPUT_HEAD_BYTES as u64),
+            ("output_page_bytes_max", limits::OUTPUT_PAGE_BYTES_MAX as u64),
             ("output_sandbox_bytes_max", limits::EXECUTION_OUTPUT_SANDBOX_BYTES_MAX),
             ("output_tail_bytes", limits::OUTPUT_TAIL_BYTES as u64),
-            ("output_page_bytes_max", limits::OUTPUT_PAGE_BYTES_MAX as u64),
+            ("path_bytes_max", limits::PATH_BYTES_MAX as u64),
             ("processes_default", u64::from(limits::PROCESSES_DEFAULT)),
             ("receipt_captures_max", limits::RECEIPT_CAPTURES_MAX as u64),
+            ("reconcile_every_ms_default", limits::RECONCILE_EVERY_MS_DEFAULT),
             ("records_page_max", limits::RECORDS_PAGE_MAX as u64),
             ("request_body_bytes_max", limits::REQUEST_BODY_BYTES_MAX as u64),
             ("sandboxes_max", limits::SANDBOXES_MAX as u64),
+            ("search_finds_default", u64::from(limits::SEARCH_FINDS_DEFAULT)),
+            ("search_finds_max", u64::from(limits::SEARCH_FINDS_MAX)),
+            ("search_pattern_bytes_max", limits::SEARCH_PATTERN_BYTES_MAX as u64),
+            ("search_text_bytes_max", limits::SEARCH_TEXT_BYTES_MAX as u64),
             ("stdin_bytes_max", limits::STDIN_BYTES_MAX as u64),
             ("terminal_message_bytes_max", limits::TERMINAL_MESSAGE_BYTES_MAX as u64),
             ("timeout_ms_default", limits::TIMEOUT_MS_DEFAULT.min(self.timeout_ms_max())),
             ("timeout_ms_max", self.timeout_ms_max()),
             ("timeout_ms_min", limits::TIMEOUT_MS_MIN),
+            ("wait_ms_max", limits::WAIT_MS_MAX),
+            ("watch_events_max", limits::WATCH_EVENTS_MAX as u64),
+            ("watch_linger_ms", limits::WATCH_LINGER_MS),
+            ("watches_max", limits::WATCHES_MAX as u64),
             ("webhook_attempts_max", u64::from(limits::WEBHOOK_ATTEMPTS_MAX)),
             ("webhook_concurrent_max", limits::WEBHOOK_CONCURRENT_MAX as u64),
             ("webhook_deliveries_max", limits::WEBHOOK_DELIVERIES_MAX as u64),
@@ -77,7 +102,6 @@ impl Platform {
             ("webhook_timeout_ms", limits::WEBHOOK_TIMEOUT_MS),
             ("webhook_url_bytes_max", limits::WEBHOOK_URL_BYTES_MAX as u64),
             ("webhooks_max", limits::WEBHOOKS_MAX as u64),
-            ("wait_ms_max", limits::WAIT_MS_MAX),
         ];
         Capabilities {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -89,6 +113,30 @@ impl Platform {
             },
             features: features.map(|(name, on)| (name.to_owned(), on)).into(),
             limits: limits.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<BTreeMap<_, _>>(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// Limits that are told as what they are set to, or by another name.
+    const OTHERWISE: [(&str, &str); 3] = [
+        ("execution_output_sandbox_bytes_max", "output_sandbox_bytes_max"),
+        ("keys_live_ms_default", "keys_live_ms"),
+        ("timeout_ms_max_default", "timeout_ms_max"),
+    ];
+
+    #[test]
+    fn every_limit_by_name_is_told() {
+        let limits = include_str!("../../../types/src/limits.rs");
+        let told = include_str!("capabilities.rs");
+        let names = limits.lines().filter_map(|line| line.strip_prefix("pub const ")?.split_once(':'));
+        let names: Vec<String> = names.map(|(name, _)| name.to_lowercase()).collect();
+        assert!(names.len() > 60, "{}", names.len());
+        for name in names {
+            let other = OTHERWISE.iter().find(|(limit, _)| *limit == name).map_or(name.as_str(), |(_, other)| other);
+            let told = told.lines().any(|line| line.trim_start().starts_with(&format!("(\"{other}\", ")));
+            assert!(told, "{name} is a limit, and `GET /v1/capabilities` does not tell it");
         }
     }
 }

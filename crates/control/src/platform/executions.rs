@@ -10,7 +10,7 @@ use remuda_types::{Error, ErrorCode, ExecutionId, SandboxId};
 use super::{Known, Platform};
 use crate::access::Action;
 use crate::caller::Caller;
-use crate::executions::{ExecutionCell, Executions, Retention};
+use crate::executions::{Executions, Follower, Retention};
 use crate::operation::{Answered, Call, operate};
 use crate::operations::execute::{CancelExecution, Execute, SendSignalTo};
 use crate::records::{self, ExecutionDoc};
@@ -21,22 +21,23 @@ use crate::stream::{OutputQuery, OutputSlice};
 pub struct OutputFollower {
     action: Action,
     caller: Caller,
-    cell: Arc<ExecutionCell>,
+    follower: Follower,
 }
 
 impl OutputFollower {
     /// The execution as it stands.
     pub fn show(&self) -> Execution {
-        self.cell.show_short()
+        self.follower.cell().show_short()
     }
 
-    /// What comes at an offset, after waiting for it.
+    /// What comes at an offset, after waiting for it. A program that prints faster than this is asked for waits, up to
+    /// `follow_stall_ms_max` for one who asks for nothing.
     ///
     /// # Errors
     /// `unauthorized` where the caller's key is no more; `internal` where its log can't be read.
-    pub async fn read(&self, query: OutputQuery) -> Result<OutputSlice, Error> {
+    pub async fn read(&mut self, query: OutputQuery) -> Result<OutputSlice, Error> {
         self.caller.may(self.action)?;
-        self.cell.read(query).await
+        self.follower.read(query).await
     }
 }
 
@@ -156,7 +157,7 @@ impl Platform {
         };
         tokio::select! {
             biased;
-            slice = execution.read(query) => slice,
+            slice = execution.read_on(query) => slice,
             // What there is now; nobody waits for more of a server that ends.
             () = self.closed() => execution.read(OutputQuery { wait: Duration::ZERO, ..query }).await,
         }
@@ -197,7 +198,7 @@ impl Platform {
     ) -> Result<OutputFollower, Error> {
         caller.may(action)?;
         let cell = self.on_record(caller, id, Some(execution)).await?.get(execution, id)?;
-        Ok(OutputFollower { action, caller: caller.clone(), cell })
+        Ok(OutputFollower { action, caller: caller.clone(), follower: Follower::of(cell) })
     }
 
     /// Sends a signal to an execution's process group.

@@ -1,6 +1,7 @@
 //! Calls about files of a guest, and the way to its ports.
 
-use remuda_types::wire::{FileList, FileStat, UnpackedTree};
+use remuda_guest_proto::Watch;
+use remuda_types::wire::{self, ChangedFiles, FileList, FileStat, FoundFiles, FoundText, UnpackedTree};
 use remuda_types::{Error, ErrorCode, SandboxId};
 
 use super::Platform;
@@ -8,10 +9,14 @@ use crate::access::Action;
 use crate::caller::Caller;
 use crate::operation::{Answered, Call, operate};
 use crate::operations::change_file::{MakeDirectory, RemoveFile, Rename, SetAttributes};
-use crate::operations::files;
+use crate::operations::change_files::ChangeFiles;
 use crate::operations::unpack_tree::UnpackTree;
 use crate::operations::write_file::WriteFile;
-use crate::stream::{Attributes, ByteStream, FileAt, FileRead, GuestStream, MoveFile, ReadOptions, WriteOptions};
+use crate::operations::{files, search};
+use crate::stream::{
+    Attributes, ByteStream, FileAt, FileRead, FindFiles, FindText, GuestStream, MoveFile, ReadOptions, WriteOptions,
+};
+use crate::watches::{FileWatcher, WatchPlace};
 
 impl Platform {
     /// Reads a file of a guest, or a part of one, as a stream.
@@ -130,6 +135,62 @@ impl Platform {
         attributes: Attributes,
     ) -> Answered<FileStat> {
         operate(self, call, SetAttributes { sandbox: id.clone(), at, attributes }).await
+    }
+
+    /// Looks for paths below a directory of a guest; a page of them.
+    ///
+    /// # Errors
+    /// `file_not_found`, `permission_denied`, `not_a_directory`, `limit_reached`, `agent_outdated`.
+    pub async fn find_files(
+        &self,
+        caller: &Caller,
+        id: &SandboxId,
+        at: &FileAt,
+        find: FindFiles,
+    ) -> Result<FoundFiles, Error> {
+        caller.may(Action::FindFiles)?;
+        search::glob(self, caller, id, at, find).await
+    }
+
+    /// Looks for text in files of a guest; a page of lines.
+    ///
+    /// # Errors
+    /// As for [`Platform::find_files`].
+    pub async fn find_text(
+        &self,
+        caller: &Caller,
+        id: &SandboxId,
+        at: &FileAt,
+        find: FindText,
+    ) -> Result<FoundText, Error> {
+        caller.may(Action::FindText)?;
+        search::grep(self, caller, id, at, find).await
+    }
+
+    /// Watches files of a guest, from now on or from where a reader was.
+    ///
+    /// # Errors
+    /// `file_not_found`, `permission_denied`, `limit_reached`, `agent_outdated`.
+    pub async fn watch_files(
+        &self,
+        caller: &Caller,
+        id: &SandboxId,
+        at: &FileAt,
+        recursive: bool,
+        place: Option<WatchPlace>,
+    ) -> Result<FileWatcher, Error> {
+        caller.may(Action::WatchFiles)?;
+        let asked = Watch { path: files::checked(&at.path)?, user: files::user_of(&at.user), recursive };
+        let cell = self.living(caller, id).await?;
+        cell.watches.read(&cell.live()?.channel, caller, id, asked, place).await
+    }
+
+    /// Makes several changes of files of a guest, with a result for each.
+    ///
+    /// # Errors
+    /// `too_large`, `invalid_request`, `agent_outdated`: then none was made.
+    pub async fn change_files(&self, call: &Call, id: &SandboxId, wanted: wire::ChangeFiles) -> Answered<ChangedFiles> {
+        operate(self, call, ChangeFiles { sandbox: id.clone(), wanted }).await
     }
 
     /// Connects to a TCP port of a guest.

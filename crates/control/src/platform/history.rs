@@ -78,12 +78,19 @@ impl Platform {
     /// Events above a number, in order, at most `limit` of them; 0 stands for as many as a page may have.
     ///
     /// # Errors
-    /// `invalid_request` for a limit that is none; `forbidden` to a key that is narrowed, since the numbers alone would
+    /// `invalid_request` for a limit that is none; `cursor_ahead` for a number that was never given; `forbidden` to a key that is narrowed, since the numbers alone would
     /// count what it doesn't see; `unauthorized` to one that was revoked or has expired since it came in.
     pub async fn events(&self, caller: &Caller, after: u64, limit: usize) -> Result<EventList, Error> {
         self.may_read_events(caller)?;
         let found = self.journal().events(&caller.account, after, page(limit)?).await;
         let found = found.map_err(|e| crate::errors::journal(&e))?;
+        if after > found.newest {
+            let message = format!("there is no event {after}: the newest is {}", found.newest);
+            return Err(Error::new(ErrorCode::CursorAhead, message)
+                .cause("the number is of another server or account, or this server's journal is older than it")
+                .remedy("read from the beginning, with after=0, and look at what there is")
+                .detail("newest", found.newest));
+        }
         let missed = found.missed_since(after);
         let events = found.events.into_iter().map(|record| {
             let about: EventAbout = records::read(&format_args!("event {}", record.sequence), &record.doc)?;

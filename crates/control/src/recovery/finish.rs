@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use remuda_guest_proto::{AgentErrorKind, Reply, Request};
 use remuda_journal::Operation as Record;
-use remuda_types::wire::{FileStat, ForkSandbox, Origin, Sandbox, UnpackedTree};
+use remuda_types::wire::{ChangedFiles, FileStat, ForkSandbox, Origin, Sandbox, UnpackedTree};
 use remuda_types::{Error, ErrorCode, ExecutionState, OperationId, SandboxId, SandboxState, SnapshotState};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -20,7 +20,7 @@ use crate::operations::fork::{self, ForkOnce};
 use crate::operations::raise::{self, Source};
 use crate::operations::restore::{self, Reading};
 use crate::operations::webhooks::secret_made;
-use crate::operations::{change_file, files, remove, remove_snapshot, stop, unpack_tree, write_file};
+use crate::operations::{change_file, change_files, files, remove, remove_snapshot, stop, unpack_tree, write_file};
 use crate::platform::{KnownSnapshot, Platform};
 use crate::records;
 use crate::recovery::read;
@@ -137,6 +137,7 @@ async fn finish(platform: Platform, record: Record, parts: Vec<Record>) {
         "make_directory" | "move_file" | "set_attributes" => {
             tell(platform, &work, &kind, changed(platform, &record).await.into()).await;
         }
+        "change_files" => tell(platform, &work, &kind, batch(platform, &record).await.into()).await,
         "unpack_tree" => tell(platform, &work, &kind, tree(platform, &record).await.into()).await,
         "remove_file" => {
             let reply = became(platform, &record, change_file::HANDED_OVER).await;
@@ -329,6 +330,11 @@ async fn written(platform: &Platform, record: &Record) -> Result<FileStat, Fault
 async fn changed(platform: &Platform, record: &Record) -> Result<FileStat, Fault> {
     let (id, reply) = became(platform, record, change_file::HANDED_OVER).await?;
     Ok(files::entry(&id, reply)?)
+}
+
+async fn batch(platform: &Platform, record: &Record) -> Result<ChangedFiles, Fault> {
+    let (id, reply) = became(platform, record, change_file::HANDED_OVER).await?;
+    Ok(change_files::results(&id, change_files::paths_of(record.request.as_ref()), reply)?)
 }
 
 async fn tree(platform: &Platform, record: &Record) -> Result<UnpackedTree, Fault> {

@@ -16,10 +16,10 @@ impl Platform {
     /// What an account uses. The operator may name another than the caller's.
     ///
     /// # Errors
-    /// `forbidden`; the journal fails.
+    /// `forbidden`, `account_not_found`; the journal fails.
     pub async fn usage(&self, caller: &Caller, account: Option<&Account>) -> Result<Usage, Error> {
         caller.may(Action::ShowUsage)?;
-        let account = caller.account_of(account)?;
+        let account = self.known_account(caller, account)?;
         let used = self.journal().used(account).await.map_err(|e| crate::errors::journal(&e))?;
         let limits = self.accounts().limits(account);
         let figure = |name: &str, amount: u64| {

@@ -4,7 +4,7 @@
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use remuda_guest_proto::{AgentError, AgentErrorKind, Conditions, Contents};
 
@@ -36,14 +36,19 @@ impl Stamp {
 /// Conditions on the file at a path, and what is known of it.
 pub struct Guard<'a> {
     conditions: &'a Conditions,
-    path: &'a Path,
+    path: PathBuf,
     seen: Option<(Stamp, Option<String>)>,
 }
 
 impl<'a> Guard<'a> {
     /// Nothing is known yet.
-    pub fn new(conditions: &'a Conditions, path: &'a Path) -> Guard<'a> {
+    pub fn new(conditions: &'a Conditions, path: PathBuf) -> Guard<'a> {
         Guard { conditions, path, seen: None }
+    }
+
+    /// The path.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Whether there must be no file.
@@ -56,12 +61,12 @@ impl<'a> Guard<'a> {
         if self.conditions.is_empty() {
             return Ok(());
         }
-        let found = match read::open_regular(self.path) {
+        let found = match read::open_regular(&self.path) {
             Ok((file, _)) => Some(self.digest(&file)?),
             Err(error) if error.kind == AgentErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        judge(self.conditions, self.path, found.as_ref().map(Option::as_deref))
+        judge(self.conditions, &self.path, found.as_ref().map(Option::as_deref))
     }
 
     fn digest(&mut self, file: &File) -> Result<Option<String>, AgentError> {
@@ -69,7 +74,7 @@ impl<'a> Guard<'a> {
         if !conditions.iter().any(|contents| matches!(contents, Some(Contents::OneOf(_)))) {
             return Ok(None);
         }
-        let cannot = |error| failed_io(format!("read {}", named(self.path)), &error);
+        let cannot = |error| failed_io(format!("read {}", named(&self.path)), &error);
         let stamp = Stamp::of(&file.metadata().map_err(cannot)?);
         match &self.seen {
             Some((seen, digest)) if *seen == stamp => Ok(digest.clone()),

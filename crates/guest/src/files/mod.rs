@@ -2,6 +2,7 @@
 //! from elsewhere; nothing here blocks on what a path turns out to be.
 
 mod attributes;
+mod batch;
 mod conditions;
 mod digest;
 mod entry;
@@ -9,7 +10,10 @@ mod listing;
 mod moving;
 mod read;
 mod remove;
+mod search;
 mod tree;
+mod walk;
+mod watch;
 mod write;
 
 use std::path::{Component, Path};
@@ -25,11 +29,14 @@ use crate::outbox::Host;
 use crate::user_thread::as_user;
 
 pub use attributes::set_attributes;
+pub use batch::batch;
 pub use listing::list;
 pub use moving::rename;
 pub use read::{Part, Read, read};
 pub use remove::remove;
+pub use search::{glob, grep};
 pub use tree::{pack_tree, unpack_tree};
+pub use watch::watch;
 pub use write::{Write, write};
 
 /// A place for one more file call.

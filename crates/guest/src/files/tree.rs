@@ -18,11 +18,11 @@ use crate::outbox::Host;
 use crate::transfers::{Next, Transfer};
 use crate::user_thread::as_user;
 
-/// An archive on its way to the host.
-struct Outward<'a> {
-    agent: &'a Agent,
-    transfer: &'a Transfer,
-    waiting: Vec<u8>,
+/// Bytes on their way to the host.
+pub(super) struct Outward<'a> {
+    pub(super) agent: &'a Agent,
+    pub(super) transfer: &'a Transfer,
+    pub(super) waiting: Vec<u8>,
 }
 
 impl Outward<'_> {

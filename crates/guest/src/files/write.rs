@@ -2,12 +2,13 @@
 //! Whatever breaks off leaves the old file as it was and nothing beside it.
 
 use std::fs::{self, File};
-use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::io;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use remuda_guest_proto::{AgentError, AgentErrorKind, Conditions, Entry, Frame, Kind, Reply, encode_credit};
+use remuda_tree::next_stretch;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
@@ -105,33 +106,96 @@ impl Drop for Temporary {
     }
 }
 
-fn receive(agent: &Agent, transfer: &Transfer, write: &Write) -> Result<Entry, Broken> {
-    if let Some(mode) = write.mode.filter(|mode| *mode > 0o7777) {
-        return Err(invalid(format!("{mode:o} is no mode of a file")).into());
-    }
-    let path = behind_links(sound_name(&write.path)?)?;
-    let directory = path.parent().ok_or_else(|| invalid("the root is no file"))?;
-    let mut guard = Guard::new(&write.conditions, &path);
-    guard.check()?;
-    if write.parents {
-        fs::create_dir_all(directory)
-            .map_err(|error| failed_io(format!("make the directory {}", named(directory)), &error))?;
-    }
-    let mode = match fs::symlink_metadata(&path) {
-        Ok(meta) if !meta.is_file() => {
-            return Err(refusal(AgentErrorKind::NotAFile, format!("{} is no regular file", named(&path))).into());
+/// A file on its way to its place.
+pub struct Target<'a> {
+    file: File,
+    temporary: Temporary,
+    guard: Guard<'a>,
+    mode: u32,
+    /// Bytes that came.
+    length: u64,
+    /// Where the last byte that was written ends.
+    written: u64,
+}
+
+impl<'a> Target<'a> {
+    /// Looks at what is there, and begins a temporary file beside it.
+    pub fn begin(write: &'a Write) -> Result<Target<'a>, AgentError> {
+        if let Some(mode) = write.mode.filter(|mode| *mode > 0o7777) {
+            return Err(invalid(format!("{mode:o} is no mode of a file")));
         }
-        // Without set-id bits, which were for another owner's program.
-        Ok(meta) => write.mode.unwrap_or(meta.permissions().mode() & 0o777),
-        Err(_) => write.mode.unwrap_or(MODE_DEFAULT),
-    };
-    let (mut file, mut temporary) = create_beside(directory, write.effect)?;
+        let path = behind_links(sound_name(&write.path)?)?;
+        let mut guard = Guard::new(&write.conditions, path.clone());
+        guard.check()?;
+        let directory = path.parent().ok_or_else(|| invalid("the root is no file"))?;
+        if write.parents {
+            fs::create_dir_all(directory)
+                .map_err(|error| failed_io(format!("make the directory {}", named(directory)), &error))?;
+        }
+        let mode = match fs::symlink_metadata(&path) {
+            Ok(meta) if !meta.is_file() => {
+                return Err(refusal(AgentErrorKind::NotAFile, format!("{} is no regular file", named(&path))));
+            }
+            // Without set-id bits, which were for another owner's program.
+            Ok(meta) => write.mode.unwrap_or(meta.permissions().mode() & 0o777),
+            Err(_) => write.mode.unwrap_or(MODE_DEFAULT),
+        };
+        let (file, temporary) = create_beside(directory, write.effect)?;
+        Ok(Target { file, temporary, guard, mode, length: 0, written: 0 })
+    }
+
+    /// Writes what comes next.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), AgentError> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (zeros, data) = next_stretch(rest);
+            let data_bytes = rest.get(zeros..zeros + data).unwrap_or_default();
+            let written = self.file.write_all_at(data_bytes, self.length + zeros as u64);
+            written.map_err(|error| self.cannot("write", &error))?;
+            self.length += (zeros + data) as u64;
+            if data > 0 {
+                self.written = self.length;
+            }
+            rest = rest.get(zeros + data..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Puts the file in place, if what must hold still does.
+    pub fn place(self, agent: &Agent, digest: String) -> Result<Entry, AgentError> {
+        // It ends in a hole.
+        if self.written < self.length {
+            self.file.set_len(self.length).map_err(|error| self.cannot("write", &error))?;
+        }
+        let mode = fs::Permissions::from_mode(self.mode);
+        self.file.set_permissions(mode).map_err(|error| self.cannot("set the mode of", &error))?;
+        let Target { file, mut temporary, mut guard, .. } = self;
+        drop(file);
+        let _placing = lock(&agent.placing);
+        guard.check()?;
+        let path = guard.path();
+        moving::put(&mut temporary, path, !guard.must_be_new()).map_err(|errno| match errno {
+            Errno::EXIST => refusal(AgentErrorKind::Condition, format!("{} exists", named(path))),
+            errno => failed(format!("replace {}", named(path)), errno),
+        })?;
+        let mut entry = entry::of(path)?;
+        entry.digest = Some(digest);
+        Ok(entry)
+    }
+
+    fn cannot(&self, doing: &str, error: &io::Error) -> AgentError {
+        failed_io(format!("{doing} {}", named(self.guard.path())), error)
+    }
+}
+
+fn receive(agent: &Agent, transfer: &Transfer, write: &Write) -> Result<Entry, Broken> {
+    let mut target = Target::begin(write)?;
     let (mut buffer, mut digest) = (Vec::new(), Digest::default());
     loop {
         match transfer.next(buffer) {
             Next::Write(bytes) => {
                 digest.update(&bytes);
-                file.write_all(&bytes).map_err(|error| failed_io(format!("write {}", named(&path)), &error))?;
+                target.write(&bytes)?;
                 if let Some(credit) = transfer.consumed(bytes.len()) {
                     let frame = Frame::new(Kind::GuestCredit, transfer.channel, encode_credit(credit));
                     agent.outbox.push(transfer.host, frame);
@@ -145,21 +209,10 @@ fn receive(agent: &Agent, transfer: &Transfer, write: &Write) -> Result<Entry, B
             Next::Abandoned => return Err(Broken::Abandoned),
         }
     }
-    file.set_permissions(fs::Permissions::from_mode(mode))
-        .map_err(|error| failed_io(format!("set the mode of {}", named(&path)), &error))?;
-    drop(file);
     if !transfer.commit() {
         return Err(Broken::Abandoned);
     }
-    let _placing = lock(&agent.placing);
-    guard.check()?;
-    moving::put(&mut temporary, &path, !guard.must_be_new()).map_err(|errno| match errno {
-        Errno::EXIST => refusal(AgentErrorKind::Condition, format!("{} exists", named(&path))),
-        errno => failed(format!("replace {}", named(&path)), errno),
-    })?;
-    let mut entry = entry::of(&path)?;
-    entry.digest = Some(digest.finish());
-    Ok(entry)
+    Ok(target.place(agent, digest.finish())?)
 }
 
 /// The path that a write means: where links at its end lead.

@@ -1,6 +1,7 @@
 //! The real agent as an ordinary process, with a small host at the other end of its pipes. Must be run as root, since
 //! the agent changes users; touches nothing of this machine's and leaves no process behind.
 
+mod batches;
 mod binding;
 mod conditions;
 mod cuts;
@@ -11,6 +12,7 @@ mod idling;
 mod nonsense;
 mod output;
 mod quiescing;
+mod searches;
 mod stdin;
 mod terminal;
 mod trees;

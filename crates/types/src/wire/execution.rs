@@ -90,6 +90,10 @@ pub struct Execution {
     /// is starved. Its processes may still be there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unconfirmed: bool,
+    /// Whether processes that it started held its output when it ended, such as one in the background: they go on, and what
+    /// they print from then on is not kept.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub left_running: bool,
     /// When it was admitted, in Unix milliseconds.
     pub started_at_ms: i64,
     /// When its end was seen, in Unix milliseconds.

@@ -68,7 +68,7 @@ fn end(cell: &ExecutionCell) {
 }
 
 fn everything(max_bytes: usize) -> OutputQuery {
-    OutputQuery { offset: 0, stream: None, max_bytes, wait: Duration::ZERO }
+    OutputQuery { offset: 0, since_ms: None, stream: None, max_bytes, wait: Duration::ZERO }
 }
 
 async fn text(cell: &ExecutionCell) -> String {
