@@ -127,7 +127,7 @@ impl ExecutionCell {
 
     /// Looks again when a reader that its program waits for may have stalled.
     fn watch_pace(&self, inner: &mut Inner) {
-        let Some(stalls_at) = inner.held_back_until().filter(|_| !inner.pace.watched) else { return };
+        let Some(stalls_at) = inner.next_stall().filter(|_| !inner.pace.watched) else { return };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let me = self.me.clone();
         inner.pace.watched = true;
@@ -552,10 +552,11 @@ impl Inner {
         }
     }
 
-    /// When somebody must look again, if a reader that may stall holds output back.
-    fn held_back_until(&self) -> Option<Instant> {
-        let (limit, stalls_at) = self.pace.limit(Instant::now())?;
-        stalls_at.filter(|_| self.credit.is_some() && limit < self.log.written() + WINDOW_BYTES / 4)
+    /// When the reader that is the furthest behind stalls, if it does not come back: output that comes until then may be
+    /// held back for it, and somebody must look again.
+    fn next_stall(&self) -> Option<Instant> {
+        let (_, stalls_at) = self.pace.limit(Instant::now())?;
+        stalls_at.filter(|_| self.credit.is_some())
     }
 
     /// Writes until nothing waits. Returns files that are no longer needed.
