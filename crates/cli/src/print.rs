@@ -184,7 +184,7 @@ pub fn labels(labels: &Labels) -> String {
 
 /// A text of somebody else's on one line, without what would steer a terminal.
 pub fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    remuda_rodeo::text::line(text, usize::MAX)
 }
 
 /// A moment for people, in UTC.

@@ -11,8 +11,9 @@ pub fn keep_ends_of_children() {
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
-/// Ctrl-C and SIGTERM.
+/// Ctrl-C, SIGTERM, and the end of the terminal.
 pub struct Signals {
+    hangup: Option<Signal>,
     interrupt: Signal,
     terminate: Signal,
 }
@@ -20,12 +21,28 @@ pub struct Signals {
 impl Signals {
     /// Takes the signals over: from here on they no longer end the program by themselves.
     pub fn take() -> std::io::Result<Self> {
-        Ok(Signals { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        Ok(Signals {
+            hangup: None,
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    /// As [`Signals::take`], for what must end in order when its terminal is closed as well.
+    pub fn take_with_hangup() -> std::io::Result<Self> {
+        Ok(Signals { hangup: Some(signal(SignalKind::hangup())?), ..Signals::take()? })
     }
 
     /// The number of the next one.
     pub async fn next(&mut self) -> i32 {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
+            _ = hangup => SignalKind::hangup().as_raw_value(),
             _ = self.interrupt.recv() => SignalKind::interrupt().as_raw_value(),
             _ = self.terminate.recv() => SignalKind::terminate().as_raw_value(),
         }

@@ -41,7 +41,7 @@ impl std::fmt::Display for AgentEnd {
     }
 }
 
-/// Runs `command` with `sh -c` in a folder of its own, its output in a file that only this user can read: what an agent
+/// Runs `command` with `sh -c` where this program runs, with a folder of its own in `RODEO_WORK`, its output in a file that only this user can read: what an agent
 /// says may hold credentials.
 pub(crate) async fn run(
     command: &str,
@@ -52,10 +52,18 @@ pub(crate) async fn run(
 ) -> io::Result<AgentEnd> {
     let began = Instant::now();
     fs::create_dir_all(folder)?;
+    // The command line that the agent was started by is there for it, after what its user has.
+    let own = std::env::current_exe()?;
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    if let Some(programs) = own.parent() {
+        path.push(":");
+        path.push(programs);
+    }
     let log = OpenOptions::new().create_new(true).write(true).mode(0o600).open(output)?;
     let mut process = Command::new("sh");
-    process.args(["-c", command]).current_dir(folder).stdin(Stdio::null()).process_group(0);
+    process.args(["-c", command]).stdin(Stdio::null()).process_group(0);
     process.stdout(log.try_clone()?).stderr(log);
+    process.env("PATH", path).env("RODEO_WORK", folder);
     for name in NOT_THE_AGENTS {
         process.env_remove(name);
     }
@@ -134,7 +142,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_agent_knows_its_branch_and_ends_with_its_code() {
-        let ran = ran("echo $REMUDA_SANDBOX; echo wrong >&2; pwd; exit 7", LONG).await;
+        let ran = ran("echo $REMUDA_SANDBOX; echo wrong >&2; cd $RODEO_WORK; pwd; exit 7", LONG).await;
         assert_eq!((ran.end.exit_code, ran.end.timed_out), (Some(7), false));
         assert!(
             ran.said.starts_with("c1@x\nwrong\n") && ran.said.trim_end().ends_with("bundle.a1.work"),

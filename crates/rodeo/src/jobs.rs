@@ -1,13 +1,15 @@
 //! The jobs that are submitted, made from a seed, and the harness's own ledger of what must come of them. Made outside
 //! every sandbox; nothing in here is ever learned from a guest.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::workload::sha256_hex;
 
 /// One job as it is submitted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Job {
     /// Unique in its batch.
     pub id: String,
@@ -33,6 +35,7 @@ impl Job {
 
 /// The batch of one run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Ledger {
     /// What it was made from.
     pub seed: u64,
@@ -52,7 +55,8 @@ impl Ledger {
             let other = place + draws.below(order.len() - place);
             order.swap(place, other);
         }
-        let is_free = |index: u32| order[..chosen].contains(&index);
+        let chosen: BTreeSet<u32> = order[..chosen].iter().copied().collect();
+        let is_free = |index: u32| chosen.contains(&index);
         let jobs = (0..count).map(|index| Job {
             id: format!("job-{}-{:08x}", index + 1, draws.next()),
             item: ITEMS[draws.below(ITEMS.len())].to_owned(),
@@ -60,6 +64,12 @@ impl Ledger {
             unit_cents: if is_free(index) { 0 } else { 1 + draws.next() % 9_999 },
         });
         Ledger { seed, jobs: jobs.collect() }
+    }
+
+    /// The body by which the jobs are submitted.
+    pub fn submission(&self) -> String {
+        // Strings and numbers always have a JSON form.
+        serde_json::to_string(&self.jobs).unwrap_or_default()
     }
 
     /// Digest of the queue, by the rule that the worker follows.
@@ -96,7 +106,6 @@ impl Draws {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::BTreeSet;
 
     #[test]
     fn the_default_seed_gives_these_jobs_for_ever() {

@@ -101,12 +101,14 @@ impl Case {
 
     /// Judges each branch, beside what the source and the other branches showed. `attempts` are in the patches' order.
     pub fn judge_branches(&self, source: &Identity, attempts: &[Attempt], watch: &SourceWatch) -> Vec<Judgement> {
+        let source_shown = verdict::shown(watch.sighting.as_ref());
+        let shown: Vec<_> = attempts.iter().map(|attempt| verdict::shown(attempt.sighting.as_ref())).collect();
         let judge = |(index, (patch, attempt)): (usize, (&Patch, &Attempt))| {
-            let mut sightings = vec![("the source", watch.sighting.as_ref())];
+            let mut sightings = vec![("the source", &source_shown)];
             // A branch that never came up has no files and no memory in which a marker could show.
-            let others = self.patches.iter().zip(attempts).enumerate();
-            let others = others.filter(|(other, (_, attempt))| *other != index && attempt.machine.is_some());
-            sightings.extend(others.map(|(_, (patch, attempt))| (patch.name.as_str(), attempt.sighting.as_ref())));
+            let others = self.patches.iter().zip(attempts).zip(&shown).enumerate();
+            let others = others.filter(|(other, ((_, attempt), _))| *other != index && attempt.machine.is_some());
+            sightings.extend(others.map(|(_, ((patch, _), shown))| (patch.name.as_str(), shown)));
             let isolation = Others { sightings: &sightings };
             verdict::judge(&self.expect_patched(source, patch), attempt, Some(isolation))
         };

@@ -19,6 +19,7 @@ pub mod report;
 mod run;
 mod steps;
 mod table;
+pub mod text;
 pub mod verdict;
 pub mod workload;
 

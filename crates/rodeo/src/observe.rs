@@ -8,6 +8,7 @@ pub const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 /// One HTTP request to an application, and what became of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Exchange {
     /// When it was sent first, in Unix milliseconds.
     pub at_ms: i64,
@@ -48,6 +49,7 @@ pub enum Answer {
 
 /// Something done to a machine that answers with nothing but success.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Action {
     /// When, in Unix milliseconds.
     pub at_ms: i64,
@@ -62,6 +64,7 @@ pub struct Action {
 
 /// Names of the files in a folder of a machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Listing {
     /// When, in Unix milliseconds.
     pub at_ms: i64,
@@ -73,6 +76,7 @@ pub struct Listing {
 
 /// The markers that a branch was given: one in its process's memory and one in its files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Markers {
     /// Text of the one in memory.
     pub memory: String,
@@ -86,6 +90,7 @@ pub struct Markers {
 
 /// What a machine shows of all markers, once every branch has set its own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Sighting {
     /// The status, which tells the marker in memory.
     pub status: Exchange,
@@ -95,6 +100,7 @@ pub struct Sighting {
 
 /// All that was observed of one attempt at the work: in a branch, in the twin, or in the cold control.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Attempt {
     /// The machine, as its provider calls it; absent where none came up.
     pub machine: Option<String>,
@@ -118,10 +124,26 @@ pub struct Attempt {
     pub results: Option<Exchange>,
     /// The status at the end.
     pub after: Option<Exchange>,
+    /// Whether the process that holds the prepared work was there after all that, asked of the provider and not of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub liveness: Option<Liveness>,
+}
+
+/// What a provider says of a process, by its pid in the guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Liveness {
+    /// When it was asked, in Unix milliseconds.
+    pub at_ms: i64,
+    /// The pid.
+    pub pid: u64,
+    /// Whether something that was launched runs under it; `None` where the provider can't tell, or why it was not told.
+    pub runs: Result<Option<bool>, String>,
 }
 
 /// All that was observed of the source beside its preparation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SourceWatch {
     /// The markers it showed.
     pub sighting: Option<Sighting>,
@@ -131,6 +153,7 @@ pub struct SourceWatch {
 
 /// How a machine was prepared.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Preparation {
     /// The machine, as its provider calls it.
     pub machine: String,

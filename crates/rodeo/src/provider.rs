@@ -182,6 +182,16 @@ pub struct Inventory {
     pub captures: Vec<Capture>,
 }
 
+impl Inventory {
+    /// What of this was not there before.
+    pub fn beyond(&self, before: &Inventory) -> Inventory {
+        Inventory {
+            machines: self.machines.iter().filter(|machine| !before.machines.contains(machine)).cloned().collect(),
+            captures: self.captures.iter().filter(|capture| !before.captures.contains(capture)).cloned().collect(),
+        }
+    }
+}
+
 /// An adapter. Clones share one connection.
 pub trait Provider: Clone + Send + Sync + 'static {
     /// Its name in reports.
@@ -256,6 +266,9 @@ pub trait Provider: Clone + Send + Sync + 'static {
 
     /// Kills a process.
     fn kill(&self, machine: &Machine, process: &Process) -> impl Future<Output = Result<(), ProviderError>> + Send;
+
+    /// Whether something that was launched runs under this pid of the guest; `None` where the provider can't tell.
+    fn runs(&self, machine: &Machine, pid: u64) -> impl Future<Output = Result<Option<bool>, ProviderError>> + Send;
 
     /// Asks the application on a port, as its users would. Any status is an answer.
     fn http(

@@ -117,6 +117,18 @@ pub struct BranchRecord {
     pub judgement: Judgement,
 }
 
+/// `fork.json` and `fork-attempts.json`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForkRecord {
+    /// The capture that all branches stand on, where the provider keeps one.
+    pub capture: Option<Capture>,
+    /// A machine, or why there is none, for each branch.
+    pub branches: Vec<Result<Machine, String>>,
+    /// The provider's whole answer.
+    pub provider: serde_json::Value,
+}
+
 /// `cold-control.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

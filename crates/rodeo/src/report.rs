@@ -170,9 +170,15 @@ impl RunReport {
         found
     }
 
+    /// Whether anything in it has a known verdict beside the twin.
+    pub fn has_controls(&self) -> bool {
+        self.branches.is_empty() || self.branches.iter().any(|branch| branch.known.is_some())
+    }
+
     /// Names of the attempts that passed.
     pub fn passed(&self) -> Vec<&str> {
-        let passed = |branch: &&BranchReport| branch.known.is_none() && branch.verdict == Verdict::Passed;
+        let is_attempt = |name: &str| self.attempts.iter().any(|attempt| attempt.name == name);
+        let passed = |branch: &&BranchReport| is_attempt(&branch.patch) && branch.verdict == Verdict::Passed;
         self.branches.iter().filter(passed).map(|branch| branch.patch.as_str()).collect()
     }
 

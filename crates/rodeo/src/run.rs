@@ -23,7 +23,7 @@ use crate::providers::Remuda;
 use crate::records::{AfterRecord, CleanupRecord, Outcome, RunRecord};
 use crate::report::RunReport;
 use crate::steps::{self, Context, StepError};
-use crate::workload::{Digests, Patch, Workload, WorkloadError};
+use crate::workload::{Digests, Patch, Workload, WorkloadError, attempt_file, attempt_name};
 
 /// The harness, as bundles name it.
 const HARNESS: &str = concat!("remuda-rodeo ", env!("CARGO_PKG_VERSION"));
@@ -123,7 +123,8 @@ impl RunError {
     /// 2 for wrong input, 3 where there is no provider, 1 otherwise.
     pub fn exit_code(&self) -> u8 {
         match self {
-            RunError::Workload(_) | RunError::Gap { .. } | RunError::NoAccess { .. } | RunError::Evidence(_) => 2,
+            RunError::Workload(_) | RunError::Gap { .. } | RunError::NoAccess { .. } => 2,
+            RunError::Evidence(error) => error.exit_code(),
             RunError::Provider { kind: Failure::NoProvider, .. } => 3,
             RunError::Provider { kind: Failure::Refused, .. } => 2,
             RunError::Provider { .. } | RunError::Step { .. } | RunError::Interrupted { .. } => 1,
@@ -199,9 +200,6 @@ pub async fn run_with<P: Provider>(
     let ledger = Ledger::from_seed(options.seed.unwrap_or(check.seed), check.jobs, check.free_jobs);
     let run = run_id(&workload.manifest.name, options.mode);
     let evidence = Evidence::begin(&options.out, &run)?;
-    for (path, bytes) in workload.verdict_files() {
-        evidence.keep(&format!("{WORKLOAD_FOLDER}/{path}"), bytes)?;
-    }
     // Of the workload alone: attempts add files to it.
     let digests = workload.digests();
     let case = Case { workload, patches, mode: options.mode, ledger };
@@ -251,6 +249,11 @@ pub async fn run_with<P: Provider>(
         }
         _ => None,
     };
+    // Only now: agents have no business with the patches.
+    let attempts = context.attempts.iter().map(|attempt| attempt_file(&attempt.name)).collect::<Vec<_>>();
+    for (path, bytes) in case.workload.verdict_files().filter(|(path, _)| !attempts.iter().any(|file| file == path)) {
+        context.evidence.keep(&format!("{WORKLOAD_FOLDER}/{path}"), bytes)?;
+    }
     // Also a run that failed is vouched for: it can't be unmade by a later success.
     seal(&context, &options.signer, last)?;
 
@@ -311,7 +314,7 @@ fn check_attempts(
     }
     let mut with_attempts = workload.clone();
     for index in 1..=attempts.count {
-        with_attempts.add_attempt(&format!("attempt-{index}"), Vec::new())?;
+        with_attempts.add_attempt(&attempt_name(index as usize), Vec::new())?;
     }
     Ok(())
 }
@@ -350,10 +353,7 @@ async fn finish<P: Provider>(context: &Context<P>, before: &Inventory) -> Result
     context.timed("cleanup", began);
     context.evidence.write("cleanup", &record)?;
     let after = context.provider.inventory().await;
-    let added = after.as_ref().map(|after| Inventory {
-        machines: after.machines.iter().filter(|machine| !before.machines.contains(machine)).cloned().collect(),
-        captures: after.captures.iter().filter(|capture| !before.captures.contains(capture)).cloned().collect(),
-    });
+    let added = after.as_ref().map(|after| after.beyond(before));
     let error = after.as_ref().err().map(ToString::to_string);
     let added = added.unwrap_or_default();
     let after = AfterRecord { inventory: after.ok(), error, added };

@@ -5,7 +5,10 @@ use std::fmt;
 use comfy_table::{ContentArrangement, Table, presets};
 
 use crate::report::RunReport;
+use crate::text;
 
+/// Longest problem that is shown, in characters.
+const PROBLEM_CHARACTERS_MAX: usize = 600;
 /// Shown characters of a nonce: enough to tell two apart.
 const NONCE_CHARACTERS: usize = 8;
 
@@ -34,7 +37,7 @@ impl fmt::Display for RunReport {
                 branch.known.map_or_else(|| "attempt".to_owned(), |known| agreement(branch.verdict == known)),
                 format!("{receipts} of {}", branch.expected.receipts),
                 branch.process.pid.map_or("unknown".to_owned(), |pid| pid.to_string()),
-                nonce.chars().take(NONCE_CHARACTERS).collect(),
+                text::line(nonce, NONCE_CHARACTERS).trim_end_matches('…').to_owned(),
                 if branch.process.inherited { "yes" } else { "no" }.to_owned(),
             ]);
         }
@@ -52,8 +55,12 @@ impl fmt::Display for RunReport {
         writeln!(f, "{table}")?;
         for attempt in &self.attempts {
             let ended = attempt.agent.map_or("was not started".to_owned(), |agent| agent.to_string());
-            let error = attempt.error.as_ref().map(|error| format!("; {error}")).unwrap_or_default();
-            writeln!(f, "{}: the agent {ended}{error}", attempt.name)?;
+            let error = attempt
+                .error
+                .as_ref()
+                .map(|error| format!("; {}", text::line(error, PROBLEM_CHARACTERS_MAX)))
+                .unwrap_or_default();
+            writeln!(f, "{}: the agent {ended}{error}; it said: {}.{}.log", attempt.name, self.evidence, attempt.name)?;
         }
         let pending = self.source.pending.map_or("unknown".to_owned(), |count| count.to_string());
         let unchanged = if self.source.unchanged { "unchanged" } else { "NOT as it was" };
@@ -65,7 +72,7 @@ impl fmt::Display for RunReport {
         let timings: Vec<String> = self.timings_ms.iter().map(|(step, ms)| format!("{step} {ms}")).collect();
         writeln!(f, "milliseconds: {}", timings.join(", "))?;
         for problem in self.problems() {
-            writeln!(f, "problem: {problem}")?;
+            writeln!(f, "problem: {}", text::line(&problem, PROBLEM_CHARACTERS_MAX))?;
         }
         writeln!(f, "evidence: {}", self.evidence)
     }

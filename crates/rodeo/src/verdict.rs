@@ -1,7 +1,7 @@
 //! Verdicts: pure functions from raw observations. The first row that holds decides, in the order of [`Rule`]. Never
 //! asks anything, never believes the flag "completed", never needs a credential.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::jobs::Ledger;
 use crate::observe::{Attempt, Exchange, Sighting, SourceWatch};
 use crate::reading::{self, Receipt, Results, Status};
+use crate::text;
 
 /// What is known of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,6 +100,7 @@ impl fmt::Display for Rule {
 
 /// What an attempt is held against. All of it is known outside the machine that is judged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Expectation {
     /// Pid of the process that holds the prepared work.
     pub pid: u64,
@@ -117,12 +119,13 @@ pub struct Expectation {
 /// What the other machines showed of the markers. Empty where isolation is no question.
 #[derive(Debug, Clone, Copy)]
 pub struct Others<'a> {
-    /// Each machine's name and what it showed; `None` where it was not asked.
-    pub sightings: &'a [(&'a str, Option<&'a Sighting>)],
+    /// Each machine's name and what it showed.
+    pub sightings: &'a [(&'a str, &'a Result<Shown, String>)],
 }
 
 /// A verdict with its reason.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Judgement {
     /// The verdict.
     pub verdict: Verdict,
@@ -140,6 +143,9 @@ pub struct Judgement {
     pub inherited: bool,
 }
 
+/// Longest detail of a judgement, in characters.
+const DETAIL_CHARACTERS_MAX: usize = 400;
+
 /// Judges one attempt. `isolation` is given where the attempt was a branch.
 pub fn judge(expected: &Expectation, attempt: &Attempt, isolation: Option<Others<'_>>) -> Judgement {
     let before = reading::status(attempt.before.as_ref());
@@ -149,6 +155,8 @@ pub fn judge(expected: &Expectation, attempt: &Attempt, isolation: Option<Others
     let is_source = |status: &Result<Status, String>| {
         status.as_ref().is_ok_and(|status| status.pid == expected.pid && status.nonce == expected.nonce)
     };
+    // A guest decides what stands in it; it is one line for people.
+    let detail = text::line(&detail, DETAIL_CHARACTERS_MAX);
     Judgement {
         verdict: rule.verdict(),
         rule,
@@ -156,7 +164,7 @@ pub fn judge(expected: &Expectation, attempt: &Attempt, isolation: Option<Others
         receipts: results.as_ref().ok().map(|results| results.receipts.len() as u64),
         pid: before.as_ref().ok().map(|status| status.pid),
         nonce: before.as_ref().ok().map(|status| status.nonce.clone()),
-        inherited: is_source(&before) && is_source(&after),
+        inherited: is_source(&before) && is_source(&after) && rule != Rule::AnotherProcessAfter,
     }
 }
 
@@ -219,6 +227,18 @@ fn decide(
             if !differences.is_empty() {
                 return (Rule::AnotherProcessAfter, differences.join("; "));
             }
+            // What answers after the release is the patch's own code: who it says that it is proves nothing by itself.
+            match attempt.liveness.as_ref().map(|liveness| (liveness.pid == expected.pid, &liveness.runs)) {
+                None | Some((true, Ok(Some(true) | None))) => {}
+                Some((true, Err(why))) => return (Rule::UnreadableAfter, why.clone()),
+                Some((true, Ok(Some(false)))) => {
+                    return (
+                        Rule::AnotherProcessAfter,
+                        format!("the provider says that {} runs no more", expected.pid),
+                    );
+                }
+                Some((false, _)) => return (Rule::AnotherProcessAfter, "another process was asked for".into()),
+            }
         }
     }
     weigh(&expected.ledger, &results.receipts)
@@ -265,7 +285,7 @@ fn isolated(attempt: &Attempt, others: Others<'_>) -> Result<(), String> {
         return Err(format!("its files lack the marker {:?}", markers.file));
     }
     for (name, sighting) in others.sightings {
-        let other = shown(*sighting).map_err(|why| format!("{name}: {why}"))?;
+        let other = sighting.as_ref().map_err(|why| format!("{name}: {why}"))?;
         if other.memory.as_deref() == Some(&markers.memory) {
             return Err(format!("the memory of {name} shows its marker"));
         }
@@ -276,22 +296,30 @@ fn isolated(attempt: &Attempt, others: Others<'_>) -> Result<(), String> {
     Ok(())
 }
 
-struct Shown<'a> {
+/// The markers that a machine showed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown {
     memory: Option<String>,
-    files: &'a [String],
+    files: BTreeSet<String>,
 }
 
-fn shown(sighting: Option<&Sighting>) -> Result<Shown<'_>, String> {
+/// Reads what a machine showed of the markers.
+///
+/// # Errors
+/// Why that is not known.
+pub fn shown(sighting: Option<&Sighting>) -> Result<Shown, String> {
     let sighting = sighting.ok_or("it was not asked for its markers")?;
     let status =
         reading::status(Some(&sighting.status)).map_err(|why| format!("its marker in memory is unknown: {why}"))?;
     let files = sighting.files.names.as_ref().map_err(|why| format!("its marker files are unknown: {why}"))?;
-    Ok(Shown { memory: status.marker, files })
+    Ok(Shown { memory: status.marker, files: files.iter().cloned().collect() })
 }
 
 /// Holds the receipts against the ledger.
 fn weigh(ledger: &Ledger, receipts: &[Receipt]) -> (Rule, String) {
     let mut open: BTreeMap<&str, i64> = ledger.jobs.iter().map(|job| (job.id.as_str(), job.amount_cents())).collect();
+    let known: BTreeSet<&str> = open.keys().copied().collect();
+    let free: BTreeSet<&str> = ledger.jobs.iter().filter(|job| job.is_free()).map(|job| job.id.as_str()).collect();
     let mut wrong = Vec::new();
     for receipt in receipts {
         let Some(id) = receipt.id.as_deref() else {
@@ -299,7 +327,7 @@ fn weigh(ledger: &Ledger, receipts: &[Receipt]) -> (Rule, String) {
             continue;
         };
         match open.remove(id) {
-            None if ledger.jobs.iter().any(|job| job.id == id) => wrong.push(format!("{id} more than once")),
+            None if known.contains(id) => wrong.push(format!("{id} more than once")),
             None => wrong.push(format!("{id:?} was never submitted")),
             Some(amount) if receipt.amount_cents == Some(amount) => {}
             Some(amount) => {
@@ -308,13 +336,11 @@ fn weigh(ledger: &Ledger, receipts: &[Receipt]) -> (Rule, String) {
             }
         }
     }
-    let is_lost = |id: &str| ledger.jobs.iter().any(|job| job.id == id && job.is_free());
-    let lost = ledger.jobs.iter().filter(|job| job.is_free()).count();
     let count = format!("{} of {}", receipts.len(), ledger.jobs.len());
     if wrong.is_empty() && open.is_empty() {
         return (Rule::AllReceipts, count);
     }
-    if wrong.is_empty() && open.len() == lost && open.keys().all(|id| is_lost(id)) {
+    if wrong.is_empty() && open.keys().copied().eq(free.iter().copied()) {
         return (Rule::ExactlyTheFault, format!("{count}; exactly the free ones are missing"));
     }
     if !open.is_empty() {
@@ -328,6 +354,7 @@ fn weigh(ledger: &Ledger, receipts: &[Receipt]) -> (Rule, String) {
 
 /// What became of the source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SourceState {
     /// Jobs it still holds; absent where it can't be read.
     pub pending: Option<u64>,

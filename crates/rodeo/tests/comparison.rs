@@ -162,6 +162,14 @@ async fn new_processes_with_the_same_queue_are_no_memory_fork() {
 }
 
 #[tokio::test]
+async fn a_process_that_the_provider_says_is_gone_is_no_proof_whatever_answers() {
+    let report = compare(Behaviour::DiesAtTheEnd, |_| {}).await.result.unwrap();
+    // The twin comes first, and is looked at in the same way.
+    assert_eq!((report.baseline.verdict, report.baseline.rule), (Verdict::Unverified, Rule::AnotherProcessAfter));
+    assert_eq!(report.exit_code(), 1);
+}
+
+#[tokio::test]
 async fn branches_that_share_files_are_unverified() {
     let report = compare(Behaviour::SharedFiles, |_| {}).await.result.unwrap();
     assert!(report.branches.iter().all(|b| b.rule == Rule::NotIsolated), "{report}");

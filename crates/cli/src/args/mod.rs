@@ -505,14 +505,14 @@ pub enum Rodeo {
 pub struct RodeoAttempt {
     #[command(flatten)]
     pub run: RodeoRun,
-    /// The agent: a command for `sh -c` on this machine. REMUDA_URL, REMUDA_SANDBOX and REMUDA_API_KEY name its branch and
+    /// The agent: a command for `sh -c`, run as you and here. REMUDA_URL, REMUDA_SANDBOX and REMUDA_API_KEY name its branch and
     /// open that alone; RODEO_RELOAD_FILE is the file there that counts
     #[arg(long, value_name = "COMMAND")]
     pub agent: String,
-    /// How many attempts
+    /// How many attempts, 50 at most
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(ATTEMPTS_MAX)))]
     pub count: u32,
-    /// How long each agent may work, such as 90s, 30m or 2h; a bare number counts seconds
+    /// How long each agent may work, such as 90s, 30m or 2h, and 22h at most; a bare number counts seconds
     #[arg(long, value_name = "TIME", value_parser = deadlines::attempt_time, default_value = "30m")]
     pub time_limit: Duration,
 }

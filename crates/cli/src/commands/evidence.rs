@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use comfy_table::{ContentArrangement, Table, presets};
 use remuda_rodeo::evidence::key::Signer;
+use remuda_rodeo::evidence::manifest::Parts;
 use remuda_rodeo::evidence::verify::{Story, Verification};
 use remuda_rodeo::page;
 
@@ -79,6 +80,18 @@ fn tell(verification: &Verification) -> anyhow::Result<()> {
     }
     let run = verification.run.as_deref().map_or("a run without a name".to_owned(), print::plain);
     let outcome = verification.outcome.map_or("unknown".to_owned(), |outcome| outcome.to_string());
+    if let Some(compared) = &verification.compared {
+        let built_in = match verification.built_in {
+            Some(true) => ", the built-in workload",
+            Some(false) => ", NOT the built-in workload of that name",
+            None => "",
+        };
+        print::line(format!("{}{built_in}", print::plain(compared)))?;
+    }
+    if let Some(digests) = &verification.digests {
+        let Parts { app, patches, checks, .. } = digests;
+        print::line(format!("BLAKE3 of app {app}, patches {patches}, checks {checks}"))?;
+    }
     print::line(format!("run {run}, outcome {outcome}: {} files as they were sealed", verification.files))?;
     match (&verification.signer, verification.trusted) {
         (None, _) => print::line("signed by nobody")?,
@@ -92,7 +105,7 @@ fn tell(verification: &Verification) -> anyhow::Result<()> {
         (false, _) => "the evidence does NOT hold",
         (true, Some(true)) => "the evidence holds, and every control got its known verdict",
         (true, Some(false)) => "the evidence holds, and a control did NOT get its known verdict",
-        (true, None) => "the evidence holds, of a run that judged nothing",
+        (true, None) => "the evidence holds, of a run without controls or one that judged nothing",
     })?;
     Ok(())
 }
@@ -105,11 +118,17 @@ pub fn report(global: &Global, args: &RodeoReport) -> anyhow::Result<u8> {
         let message = format!("{} can't be reported on: {}", args.bundle.display(), problems.join("; "));
         return Err(Failure::new(1, message).into());
     };
+    if let Some(folder) = place(args).as_ref().and_then(|path| path.parent()?.canonicalize().ok())
+        && args.bundle.canonicalize().is_ok_and(|bundle| folder.starts_with(bundle))
+    {
+        let message = format!("a page in {} would change the bundle, which is sealed", args.bundle.display());
+        return Err(Failure::new(USAGE, message).remedy("name a file outside of it with --out").into());
+    }
     let text = if args.markdown { page::markdown(&verification, &story) } else { page::html(&verification, &story) };
     match place(args) {
         None => print::line(text.trim_end())?,
         Some(path) => {
-            std::fs::write(&path, text).map_err(|cause| {
+            write(&path, &text).map_err(|cause| {
                 Failure::new(USAGE, format!("failed to write {}: {cause}", path.display()))
                     .remedy("name another file with --out")
             })?;
@@ -125,6 +144,15 @@ pub fn report(global: &Global, args: &RodeoReport) -> anyhow::Result<u8> {
         eprintln!("problem: {}", print::plain(&problem.to_string()));
     }
     Ok(verification.exit_code())
+}
+
+/// Writes a file whole or not at all, in the place of whatever has its name: a link there is not followed.
+fn write(path: &Path, text: &str) -> std::io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut partial = tempfile::NamedTempFile::new_in(folder)?;
+    std::io::Write::write_all(&mut partial, text.as_bytes())?;
+    std::fs::set_permissions(partial.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
+    partial.persist(path).map(drop).map_err(|error| error.error)
 }
 
 /// Never inside the bundle, which is sealed; `None` is standard output.

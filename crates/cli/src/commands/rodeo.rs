@@ -10,10 +10,10 @@ use remuda_rodeo::evidence::key::Signer;
 use remuda_rodeo::{Attempts, CancellationToken, RunError, RunOptions, RunReport};
 
 use super::evidence;
-use crate::args::{Global, RodeoAttempt, RodeoRun};
+use crate::args::{Global, Mode, RodeoAttempt, RodeoRun};
 use crate::connection::connect_if_any;
 use crate::embedded::Embedded;
-use crate::failure::{Failure, NOT_READY};
+use crate::failure::{Failure, NOT_READY, USAGE};
 use crate::print;
 use crate::signals::Signals;
 
@@ -38,6 +38,11 @@ pub async fn run(global: &Global, args: RodeoRun) -> anyhow::Result<u8> {
 }
 
 pub async fn attempt(global: &Global, args: RodeoAttempt) -> anyhow::Result<u8> {
+    if args.run.mode != Mode::Memory {
+        let message =
+            "attempts are judged in copies of the running source, and a filesystem copy has lost what it held";
+        return Err(Failure::new(USAGE, message).remedy("leave out --mode, or use --mode memory").into());
+    }
     let signer = evidence::signer(global, &args.run.key)?;
     let attempts = Attempts { command: args.agent, count: args.count, time_limit: args.time_limit };
     let report = until_signalled(async |cancel| match &global.url {
@@ -64,7 +69,7 @@ pub async fn attempt(global: &Global, args: RodeoAttempt) -> anyhow::Result<u8> 
 /// Does something that is asked to end by the first signal, and then ends in order.
 async fn until_signalled<T>(work: impl AsyncFnOnce(CancellationToken) -> anyhow::Result<T>) -> anyhow::Result<T> {
     // From here on a signal ends the run in order, and what it made is removed.
-    let mut signals = Signals::take()?;
+    let mut signals = Signals::take_with_hangup()?;
     let cancel = CancellationToken::new();
     let asked = cancel.clone();
     let listening = tokio::spawn(async move {

@@ -2,13 +2,15 @@
 //! half leaves that file only into this process's memory, and never into a bundle, a log or an error.
 
 use std::fmt;
-use std::fs::{self, DirBuilder, OpenOptions};
+#[cfg(test)]
+use std::fs;
+use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use ed25519_dalek::pkcs8::{DecodePrivateKey as _, EncodePrivateKey as _, spki::der::pem::LineEnding};
+use ed25519_dalek::pkcs8::{DecodePrivateKey as _, EncodePrivateKey as _, KeypairBytes, spki::der::pem::LineEnding};
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 
 /// Largest key file that is read, in bytes. A PKCS#8 file of this kind has about 120.
@@ -101,8 +103,17 @@ impl Signer {
 fn read(path: &Path) -> Result<Signer, KeyError> {
     use std::io::Read as _;
     let failed = |cause| KeyError::File { doing: "read", path: path.to_owned(), cause };
-    let file = fs::File::open(path).map_err(failed)?;
+    // A pipe would be waited for.
+    let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(failed(io::Error::other("it is no regular file")));
+    }
+    let (owner, user) = (metadata.uid(), rustix::process::geteuid().as_raw());
+    if owner != user {
+        return Err(failed(io::Error::other(format!("it belongs to the user {owner}, who can sign with it too"))));
+    }
     if metadata.mode() & 0o077 != 0 {
         return Err(KeyError::Open { path: path.to_owned(), mode: metadata.mode() & 0o777 });
     }
@@ -116,7 +127,9 @@ fn read(path: &Path) -> Result<Signer, KeyError> {
 fn make(path: &Path) -> Result<Signer, KeyError> {
     let failed = |cause| KeyError::File { doing: "make", path: path.to_owned(), cause };
     let signer = Signer::generate().map_err(failed)?;
-    let text = signer.0.to_pkcs8_pem(LineEnding::LF).map_err(|cause| failed(io::Error::other(cause)))?;
+    // The first version of the form, without the public half: not everybody reads the second.
+    let pair = KeypairBytes { secret_key: signer.0.to_bytes(), public_key: None };
+    let text = pair.to_pkcs8_pem(LineEnding::LF).map_err(|cause| failed(io::Error::other(cause)))?;
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
@@ -193,7 +206,11 @@ mod tests {
         let signature = made.sign(b"text");
         assert!(again.public().signed(b"text", &signature) && !again.public().signed(b"texts", &signature));
         let private = fs::read_to_string(&path).unwrap();
-        assert!(private.starts_with("-----BEGIN PRIVATE KEY-----"), "openssl can read it");
+        let openssl =
+            std::process::Command::new("openssl").args(["pkey", "-noout", "-text", "-in"]).arg(&path).output();
+        let openssl = openssl.unwrap();
+        assert!(openssl.status.success(), "{}", String::from_utf8_lossy(&openssl.stderr));
+        assert!(String::from_utf8_lossy(&openssl.stdout).contains("ED25519"));
         assert!(!format!("{made:?}").contains(private.lines().nth(1).unwrap()));
     }
 

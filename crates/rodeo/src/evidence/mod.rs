@@ -1,6 +1,7 @@
 //! The bundle of a run: a folder of raw observations, one JSON file each, written as soon as they are made, and sealed
 //! at the end by a signed manifest. Never holds a credential, never overwrites another run's bundle.
 
+mod form;
 pub mod key;
 pub mod manifest;
 mod open;
@@ -29,12 +30,34 @@ pub struct Evidence {
 
 /// A bundle can't be written.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to write the evidence {}: {cause}; choose another folder with --out, or make room", .path.display())]
-pub struct EvidenceError {
-    /// Which file or folder.
-    pub path: PathBuf,
-    /// Why.
-    pub cause: io::Error,
+pub enum EvidenceError {
+    /// It can't be written.
+    #[error("failed to write the evidence {}: {cause}; choose another folder with --out, or make room", .path.display())]
+    Write {
+        /// Which file or folder.
+        path: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
+    /// Something else changed it.
+    #[error(
+        "{} is not what the run wrote: something changed it meanwhile, so that nobody can vouch for this run; an agent that \
+         runs as the same user can do that", .path.display()
+    )]
+    Changed {
+        /// Which file.
+        path: PathBuf,
+    },
+}
+
+impl EvidenceError {
+    /// 2 for a place that is unfit, 1 where evidence was changed.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            EvidenceError::Write { .. } => 2,
+            EvidenceError::Changed { .. } => 1,
+        }
+    }
 }
 
 impl Evidence {
@@ -44,7 +67,7 @@ impl Evidence {
     /// [`EvidenceError`], also when the folder exists.
     pub fn begin(out: &Path, run: &str) -> Result<Evidence, EvidenceError> {
         let folder = out.join(run);
-        let failed = |path: &Path, cause| EvidenceError { path: path.to_owned(), cause };
+        let failed = |path: &Path, cause| EvidenceError::Write { path: path.to_owned(), cause };
         fs::create_dir_all(out).map_err(|cause| failed(out, cause))?;
         fs::create_dir(&folder).map_err(|cause| failed(&folder, cause))?;
         // The absolute path, so that a report can be read from anywhere.
@@ -92,8 +115,7 @@ impl Evidence {
         for (name, entry) in &files {
             let bytes = fs::read(self.folder.join(name)).map_err(|cause| self.failed(name, cause))?;
             if blake3::hash(&bytes).to_hex().as_str() != entry.blake3 {
-                let cause = io::Error::other("it is not what the run wrote: something else changed it");
-                return Err(self.failed(name, cause));
+                return Err(EvidenceError::Changed { path: self.folder.join(name) });
             }
         }
         let bytes =
@@ -117,7 +139,7 @@ impl Evidence {
     }
 
     fn failed(&self, name: &str, cause: io::Error) -> EvidenceError {
-        EvidenceError { path: self.folder.join(name), cause }
+        EvidenceError::Write { path: self.folder.join(name), cause }
     }
 }
 

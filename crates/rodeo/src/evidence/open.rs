@@ -17,6 +17,8 @@ use super::manifest::{FileEntry, MANIFEST, Manifest, SIGNATURE, SignatureFile};
 pub const BUNDLE_FILES_MAX: usize = 20_000;
 /// Largest single file of a bundle, in bytes.
 pub const BUNDLE_FILE_BYTES_MAX: u64 = 64 << 20;
+/// All files of one bundle together, in bytes.
+pub const BUNDLE_BYTES_MAX: u64 = 256 << 20;
 /// Folders within folders.
 const DEPTH_MAX: usize = 32;
 
@@ -38,7 +40,10 @@ pub enum BundleError {
         cause: io::Error,
     },
     /// It is larger than any bundle is.
-    #[error("{} has more than {BUNDLE_FILES_MAX} files or is deeper than {DEPTH_MAX} folders: it is no bundle", .path.display())]
+    #[error(
+        "{} has more than {BUNDLE_FILES_MAX} files and folders, or {BUNDLE_BYTES_MAX} bytes, or is deeper than {DEPTH_MAX} \
+         folders: it is no bundle", .path.display()
+    )]
     TooLarge {
         /// The folder.
         path: PathBuf,
@@ -85,7 +90,8 @@ impl Bundle {
     /// Reads a bundle and holds each of its bytes against manifest and signature.
     pub fn open(folder: &Path) -> Result<Bundle, BundleError> {
         let mut found = BTreeMap::new();
-        list(folder, folder, 0, &mut found)?;
+        let mut budget = Budget { entries: BUNDLE_FILES_MAX, bytes: BUNDLE_BYTES_MAX };
+        list(folder, folder, 0, &mut found, &mut budget)?;
         if !found.contains_key("run.json") && !found.contains_key(MANIFEST) {
             return Err(BundleError::NoBundle { path: folder.to_owned() });
         }
@@ -96,13 +102,13 @@ impl Bundle {
             files: BTreeMap::new(),
             problems: Vec::new(),
         };
-        bundle.read_seal(&found)?;
+        bundle.read_seal(&found);
         let Some(manifest) = bundle.manifest.clone() else { return Ok(bundle) };
         for (name, entry) in &manifest.files {
             match found.get(name) {
                 None => bundle.problem(name, "it is missing"),
                 Some(Kind::Other) => bundle.problem(name, "it is no regular file"),
-                Some(Kind::File) => bundle.read_file(name, entry)?,
+                Some(Kind::File) => bundle.read_file(name, entry),
             }
         }
         let known = |name: &str| manifest.files.contains_key(name) || name == MANIFEST || name == SIGNATURE;
@@ -116,33 +122,39 @@ impl Bundle {
         self.problems.push(Problem::new(file, message));
     }
 
-    fn read_seal(&mut self, found: &BTreeMap<String, Kind>) -> Result<(), BundleError> {
+    fn read_seal(&mut self, found: &BTreeMap<String, Kind>) {
         if !found.contains_key(MANIFEST) {
             self.problem(
                 MANIFEST,
                 "it is missing: the run did not come to its end, so that nobody vouches for anything",
             );
-            return Ok(());
+            return;
         }
-        let bytes = read(&self.folder.join(MANIFEST))?;
+        let bytes = match read(&self.folder.join(MANIFEST)) {
+            Ok(bytes) => bytes,
+            Err(error) => return self.problem(MANIFEST, error.to_string()),
+        };
         match read_manifest(&bytes) {
             Ok(manifest) => self.manifest = Some(manifest),
             Err(why) => self.problem(MANIFEST, why),
         }
         if !found.contains_key(SIGNATURE) {
             self.problem(SIGNATURE, "it is missing: nobody vouches for the manifest");
-            return Ok(());
+            return;
         }
-        match SignatureFile::read(&read(&self.folder.join(SIGNATURE))?) {
+        let signature = read(&self.folder.join(SIGNATURE)).map_err(|error| error.to_string());
+        match signature.and_then(|bytes| SignatureFile::read(&bytes)) {
             Err(why) => self.problem(SIGNATURE, why),
             Ok((key, signature)) if key.signed(&bytes, &signature) => self.signer = Some(key),
             Ok((key, _)) => self.problem(MANIFEST, format!("the signature by {key} is not over these bytes")),
         }
-        Ok(())
     }
 
-    fn read_file(&mut self, name: &str, entry: &FileEntry) -> Result<(), BundleError> {
-        let bytes = read(&self.folder.join(name))?;
+    fn read_file(&mut self, name: &str, entry: &FileEntry) {
+        let bytes = match read(&self.folder.join(name)) {
+            Ok(bytes) => bytes,
+            Err(error) => return self.problem(name, error.to_string()),
+        };
         let digest = blake3::hash(&bytes).to_hex();
         if bytes.len() as u64 == entry.bytes && digest.as_str() == entry.blake3 {
             self.files.insert(name.to_owned(), bytes);
@@ -155,7 +167,6 @@ impl Bundle {
             );
             self.problem(name, message);
         }
-        Ok(())
     }
 
     /// Whether this file is there as it was sealed.
@@ -212,20 +223,39 @@ enum Kind {
     Other,
 }
 
-fn list(root: &Path, folder: &Path, depth: usize, found: &mut BTreeMap<String, Kind>) -> Result<(), BundleError> {
+/// What may still be listed.
+struct Budget {
+    entries: usize,
+    bytes: u64,
+}
+
+fn list(
+    root: &Path,
+    folder: &Path,
+    depth: usize,
+    found: &mut BTreeMap<String, Kind>,
+    budget: &mut Budget,
+) -> Result<(), BundleError> {
     let failed = |path: &Path, cause| BundleError::Read { path: path.to_owned(), cause };
     for entry in fs::read_dir(folder).map_err(|cause| failed(folder, cause))? {
         let path = entry.map_err(|cause| failed(folder, cause))?.path();
-        if depth > DEPTH_MAX || found.len() >= BUNDLE_FILES_MAX {
-            return Err(BundleError::TooLarge { path: root.to_owned() });
+        let metadata = fs::symlink_metadata(&path).map_err(|cause| failed(&path, cause))?;
+        let kind = metadata.file_type();
+        let bytes = if kind.is_file() { metadata.len() } else { 0 };
+        match (budget.entries.checked_sub(1), budget.bytes.checked_sub(bytes)) {
+            (Some(entries), Some(bytes)) if depth <= DEPTH_MAX => *budget = Budget { entries, bytes },
+            _ => return Err(BundleError::TooLarge { path: root.to_owned() }),
         }
-        let kind = fs::symlink_metadata(&path).map_err(|cause| failed(&path, cause))?.file_type();
         if kind.is_dir() {
-            list(root, &path, depth + 1, found)?;
+            list(root, &path, depth + 1, found, budget)?;
             continue;
         }
-        let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
-        found.insert(name, if kind.is_file() { Kind::File } else { Kind::Other });
+        let relative = path.strip_prefix(root).unwrap_or(&path);
+        match relative.to_str() {
+            Some(name) => found.insert(name.to_owned(), if kind.is_file() { Kind::File } else { Kind::Other }),
+            // Never the name of a listed file: those are text.
+            None => found.insert(format!("{relative:?}"), Kind::Other),
+        };
     }
     Ok(())
 }

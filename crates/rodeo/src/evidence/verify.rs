@@ -7,6 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::form;
 use super::key::PublicKey;
 use super::manifest::{MANIFEST, Manifest, Parts, WORKLOAD_FOLDER};
 use super::open::Bundle;
@@ -15,8 +16,9 @@ use crate::jobs::Ledger;
 use crate::judging::{Case, Compared, Identity};
 use crate::observe::Preparation;
 use crate::probe::put_text;
+use crate::provider::Inventory;
 use crate::records::{
-    AfterRecord, BranchRecord, CleanupRecord, ColdRecord, Outcome, RunRecord, SourceRecord, TwinRecord,
+    AfterRecord, BranchRecord, CleanupRecord, ColdRecord, ForkRecord, Outcome, RunRecord, SourceRecord, TwinRecord,
 };
 use crate::report::RunReport;
 use crate::verdict::{Expectation, Judgement, Rule, Verdict};
@@ -29,6 +31,12 @@ pub struct Verification {
     pub bundle: String,
     /// The run's name.
     pub run: Option<String>,
+    /// What was compared: the workload's name, the mode and the seed.
+    pub compared: Option<String>,
+    /// Digests of app, patches and checks. Those of the built-in workload of that name are told as such.
+    pub digests: Option<Parts>,
+    /// Whether they are those of the workload of that name that this program carries; absent where it carries none.
+    pub built_in: Option<bool>,
     /// How the run ended.
     pub outcome: Option<Outcome>,
     /// The public key of a good signature.
@@ -90,8 +98,14 @@ pub struct Story {
     pub cold: Option<ColdRecord>,
     /// What cleanup did and saw.
     pub cleanup: Option<CleanupRecord>,
+    /// What was there before.
+    pub before: Option<Inventory>,
     /// What was there afterwards.
     pub after: Option<AfterRecord>,
+    /// What the fork made that was judged.
+    pub fork: Option<ForkRecord>,
+    /// What the fork made that agents worked on.
+    pub fork_attempts: Option<ForkRecord>,
     /// What is concluded from all that, computed anew, where the run came to its end.
     pub report: Option<RunReport>,
 }
@@ -112,6 +126,7 @@ pub fn verify(folder: &Path, trusted: &[PublicKey]) -> Result<(Verification, Opt
     }
     let mut verdicts = Vec::new();
     let story = read_story(&mut bundle).map(|mut story| {
+        bundle.problems.extend(form::check(&story));
         verdicts = conclude(&mut bundle, &mut story);
         story
     });
@@ -119,12 +134,20 @@ pub fn verify(folder: &Path, trusted: &[PublicKey]) -> Result<(Verification, Opt
     let verification = Verification {
         bundle: bundle.folder.display().to_string(),
         run: bundle.manifest.as_ref().map(|manifest| manifest.run.clone()),
+        compared: bundle.manifest.as_ref().map(|manifest| {
+            format!("{} in mode {} on {}, seed {}", manifest.workload, manifest.mode, manifest.provider, manifest.seed)
+        }),
+        digests: bundle.manifest.as_ref().map(|manifest| manifest.digests.clone()),
+        built_in: bundle.manifest.as_ref().and_then(|manifest| {
+            let carried = Workload::built_in(&manifest.workload)?;
+            Some(parts(&carried.digests(), Some(&carried)) == manifest.digests)
+        }),
         outcome: bundle.manifest.as_ref().map(|manifest| manifest.outcome),
         signer: bundle.signer.map(|key| key.to_string()),
         trusted: bundle.signer.filter(|_| !trusted.is_empty()).map(|key| trusted.contains(&key)),
         files: bundle.names().count(),
         verdicts,
-        as_known: report.map(|report| report.problems().is_empty()),
+        as_known: report.filter(|report| report.has_controls()).map(|report| report.problems().is_empty()),
         problems: bundle.problems,
     };
     Ok((verification, story))
@@ -199,7 +222,10 @@ fn read_story(bundle: &mut Bundle) -> Option<Story> {
         source: bundle.record("source.json"),
         cold: bundle.record("cold-control.json"),
         cleanup: bundle.record("cleanup.json"),
+        before: bundle.record("inventory-before.json"),
         after: bundle.record("inventory-after.json"),
+        fork: bundle.record("fork.json"),
+        fork_attempts: bundle.record("fork-attempts.json"),
         manifest,
         run,
         case,
@@ -344,12 +370,6 @@ impl Checks<'_> {
         let file = format!("{role}-prepared.json");
         if record.preparation != Case::preparation(&self.run.run, role) {
             self.problem(&file, "the preparation is not this run's");
-        }
-        let jobs = serde_json::to_string(&self.case.ledger.jobs).ok();
-        if let Some(submitted) = &record.submitted
-            && submitted.sent != jobs
-        {
-            self.problem(&file, "what was submitted is not the jobs in run.json");
         }
         match self.case.prepared(record) {
             Ok(identity) => Some(identity),

@@ -57,6 +57,14 @@ pub fn facts(verification: &Verification, story: &Story) -> Facts {
         facts.open.push("Whether the source was left alone: it was not as before when it was looked at again.".into());
     }
     cleanup(story, &mut facts);
+    let tried = |name: &String| report.branches.iter().any(|branch| branch.patch == *name);
+    let left_out: Vec<&str> = (story.case.workload.manifest.patches.iter())
+        .filter(|patch| patch.known.is_some() && !tried(&patch.name))
+        .map(|patch| patch.name.as_str())
+        .collect();
+    if !left_out.is_empty() && !report.branches.is_empty() {
+        facts.open.push(format!("What the controls {} would have shown: they were not tried.", left_out.join(", ")));
+    }
     facts.open.push(
         "Anything that was not observed: a patch that passed did the recorded jobs right in this prepared work, and nothing \
          is said about other jobs, other workloads or the quality of its code."
@@ -104,8 +112,9 @@ fn branches(story: &Story, report: &crate::report::RunReport, facts: &mut Facts)
     let of_all = format!("{inherited} of {} branches", report.branches.len());
     match story.case.mode {
         SnapshotMode::Memory if inherited == report.branches.len() => facts.established.push(format!(
-            "The copies are copies: in {of_all} the process with the source's pid and nonce answered, before the release and \
-             at the end. The nonce is made at the program's start and stored nowhere."
+            "The copies are copies: in {of_all} the process with the source's pid and nonce answered, before the release. \
+             The nonce is made at the program's start and stored nowhere. After the release a patch's own code is in that \
+             process, and what it says of itself is its own word; that the process was still there is the provider's."
         )),
         SnapshotMode::Memory => facts.open.push(format!(
             "Whether every branch was the source's very process: that was seen in {of_all}."
@@ -127,7 +136,7 @@ fn branches(story: &Story, report: &crate::report::RunReport, facts: &mut Facts)
         let (patch, detail) = (&branch.patch, &branch.detail);
         match branch.verdict {
             Verdict::Passed => facts.established.push(format!(
-                "The patch {patch} repairs it: every job has its receipt, once, with the right amount ({detail})."
+                "The patch {patch} did these jobs right: every one has its receipt, once, with the right amount ({detail})."
             )),
             Verdict::Reproduced => {
                 facts

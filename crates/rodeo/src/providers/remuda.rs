@@ -264,6 +264,12 @@ impl Provider for Remuda {
         Ok(())
     }
 
+    async fn runs(&self, machine: &Machine, pid: u64) -> Result<Option<bool>, ProviderError> {
+        let executions = self.client.executions(&sandbox(machine)?).await?;
+        let runs = |one: &wire::Execution| one.state == ExecutionState::Running && one.pid.map(u64::from) == Some(pid);
+        Ok(Some(executions.iter().any(runs)))
+    }
+
     async fn http(&self, machine: &Machine, call: &HttpCall) -> Result<HttpAnswer, ProviderError> {
         let method = Method::from_bytes(call.method.as_bytes()).map_err(|error| other(error.to_string()))?;
         let mut headers = HeaderMap::new();

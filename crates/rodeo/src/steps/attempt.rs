@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Context;
-use crate::observe::{Attempt, Exchange};
+use crate::observe::{Attempt, Exchange, Liveness};
 use crate::probe::{self, Application, not_yet_200};
 use crate::provider::{Machine, Provider};
 use crate::reading;
@@ -35,4 +35,8 @@ pub(crate) async fn release_and_read<P: Provider>(application: &Application<'_, 
     let patience = if released { COMPLETION_TIME_MAX } else { Duration::ZERO };
     attempt.results = Some(application.get("/results", patience, open).await);
     attempt.after = Some(status(application, Duration::ZERO).await);
+    let Ok(before) = reading::status(attempt.before.as_ref()) else { return };
+    let at_ms = probe::now_ms();
+    let runs = application.provider.runs(application.machine, before.pid).await.map_err(|error| error.message);
+    attempt.liveness = Some(Liveness { at_ms, pid: before.pid, runs });
 }

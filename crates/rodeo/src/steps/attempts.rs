@@ -16,7 +16,7 @@ use crate::progress::Progress;
 use crate::provider::{Machine, Provider, ProviderError};
 use crate::records::AttemptRecord;
 use crate::run::Attempts;
-use crate::workload::attempt_file;
+use crate::workload::{attempt_file, attempt_name};
 
 /// Largest file that an attempt may leave at the reload point, in bytes.
 const PATCH_BYTES_MAX: usize = 8 << 20;
@@ -36,7 +36,7 @@ pub(crate) async fn attempt<P: Provider>(
         .branches
         .into_iter()
         .enumerate()
-        .map(|(index, branch)| one(context, source, attempts, format!("attempt-{}", index + 1), branch));
+        .map(|(index, branch)| one(context, source, attempts, attempt_name(index + 1), branch));
     let done = join_all(work).await;
     context.timed("attempts", began);
     for done in done {

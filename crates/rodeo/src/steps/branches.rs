@@ -11,7 +11,7 @@ use crate::observe::{Attempt, Exchange, Markers, Sighting, SourceWatch};
 use crate::probe;
 use crate::progress::Progress;
 use crate::provider::{Forked, Launch, Machine, Provider, ProviderError};
-use crate::records::{BranchRecord, SourceRecord};
+use crate::records::{BranchRecord, ForkRecord, SourceRecord};
 use crate::verdict::{Judgement, SourceState};
 use crate::workload::Patch;
 
@@ -96,7 +96,10 @@ pub(crate) async fn fork<P: Provider>(
         made.machines.extend(forked.branches.iter().flatten().cloned());
         made.captures.extend(forked.capture.clone());
     }
-    context.evidence.write(record, &forked.raw)?;
+    let branches = forked.branches.iter().map(|branch| branch.clone().map_err(|error| error.message));
+    let kept =
+        ForkRecord { capture: forked.capture.clone(), branches: branches.collect(), provider: forked.raw.clone() };
+    context.evidence.write(record, &kept)?;
     if forked.branches.len() != count as usize {
         let message = format!("{} branches came instead of {}", forked.branches.len(), count);
         return Err(StepError::new("forking", message));

@@ -63,22 +63,15 @@ async fn steps<P: Provider>(
 ) -> Result<Process, ProviderError> {
     for step in &context.case.workload.manifest.prepare {
         let (action, result) = match step {
-            Prepare::Put(put) => {
-                let what = format!("put {} to {}", put.put, put.to);
-                act(what, put_all(context, machine, put)).await
-            }
-            Prepare::Run(run) => act(format!("run {:?}", run.run), run_one(context, machine, run)).await,
+            Prepare::Put(put) => act(step.to_string(), put_all(context, machine, put)).await,
+            Prepare::Run(run) => act(step.to_string(), run_one(context, machine, run)).await,
         };
         record.steps.push(action);
         result?;
     }
     let process = launch(context, machine, &record.preparation, &mut record.steps).await?;
     let application = context.application(machine);
-    let jobs = serde_json::to_string(&context.case.ledger.jobs).map_err(|cause| ProviderError {
-        kind: Failure::Other,
-        message: format!("the jobs have no JSON form: {cause}"),
-    })?;
-    record.submitted = Some(application.post("/jobs", Some(jobs)).await);
+    record.submitted = Some(application.post("/jobs", Some(context.case.ledger.submission())).await);
     record.status = Some(status(&application, Duration::ZERO).await);
     Ok(process)
 }
@@ -118,15 +111,11 @@ pub(crate) async fn launch<P: Provider>(
     record: &mut Vec<Action>,
 ) -> Result<Process, ProviderError> {
     let command = context.start_command(preparation);
-    let (action, launched) =
-        act(format!("launch {:?}", command.argv), context.provider.launch(machine, &command)).await;
+    let [launching, waiting] = context.case.workload.manifest.launch_texts();
+    let (action, launched) = act(launching, context.provider.launch(machine, &command)).await;
     record.push(action);
     let process = launched?;
-    let (action, ready) = act(
-        format!("wait until {} answers 200", context.case.workload.manifest.start.ready_path),
-        serving(context, machine, &process, &command),
-    )
-    .await;
+    let (action, ready) = act(waiting, serving(context, machine, &process, &command)).await;
     record.push(action);
     ready?;
     Ok(process)

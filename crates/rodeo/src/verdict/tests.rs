@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::observe::{Action, Answer, Listing, Markers};
+use crate::observe::{Action, Answer, Listing, Liveness, Markers};
 
 const PATCH: &str = "5e1f";
 
@@ -84,13 +84,15 @@ fn branch(receipts: &[Value]) -> Attempt {
         release: Some(exchange(200, "{}")),
         results: Some(results(receipts)),
         after: Some(exchange(200, status(0, Some("mine"), true).to_string())),
+        liveness: Some(Liveness { at_ms: 0, pid: 7, runs: Ok(Some(true)) }),
     }
 }
 
 fn verdict_of(attempt: &Attempt) -> (Verdict, Rule) {
     let source = sighting(None, &["server.mjs"]);
     let other = sighting(Some("theirs"), &["server.mjs", "marker-theirs"]);
-    let sightings = [("the source", Some(&source)), ("other", Some(&other))];
+    let (source, other) = (shown(Some(&source)), shown(Some(&other)));
+    let sightings = [("the source", &source), ("other", &other)];
     let judgement = judge(&expectation(), attempt, Some(Others { sightings: &sightings }));
     assert_eq!(judgement.verdict, judgement.rule.verdict());
     (judgement.verdict, judgement.rule)
@@ -179,6 +181,29 @@ fn another_identity_before_the_release_is_a_lost_reproduction() {
 }
 
 #[test]
+fn a_process_that_is_gone_is_known_whatever_answers_in_its_place() {
+    let said = |runs| Some(Liveness { at_ms: 0, pid: 7, runs });
+    assert_branch(|b| b.liveness = said(Ok(Some(false))), Verdict::Unverified, Rule::AnotherProcessAfter);
+    assert_branch(|b| b.liveness = said(Err("no answer".into())), Verdict::Unverified, Rule::UnreadableAfter);
+    let other = Some(Liveness { at_ms: 0, pid: 8, runs: Ok(Some(true)) });
+    assert_branch(|b| b.liveness = other, Verdict::Unverified, Rule::AnotherProcessAfter);
+    // A provider that can't tell is a gap and no failure.
+    assert_branch(|b| b.liveness = said(Ok(None)), Verdict::Passed, Rule::AllReceipts);
+    let mut gone = branch(&right_receipts());
+    gone.liveness = said(Ok(Some(false)));
+    assert!(!judge(&expectation(), &gone, None).inherited);
+}
+
+#[test]
+fn a_detail_is_one_line_and_not_endless_whatever_a_guest_says() {
+    let processor = format!("\u{1b}[31m\n{}", "x".repeat(100_000));
+    let told = json!({"completed": true, "processor": processor, "receipts": []});
+    let odd = Attempt { results: Some(exchange(200, told.to_string())), ..branch(&[]) };
+    let detail = judge(&expectation(), &odd, None).detail;
+    assert!(detail.chars().count() <= DETAIL_CHARACTERS_MAX + 1 && !detail.contains(char::is_control), "{detail}");
+}
+
+#[test]
 fn a_wrong_identity_only_afterwards_is_unverified() {
     for (member, value) in [("nonce", json!("another")), ("pid", json!(8)), ("preparation", json!("x"))] {
         let changed = with(status(0, None, true), member, value);
@@ -260,7 +285,7 @@ fn markers_must_be_where_they_were_set_and_nowhere_else() {
 
     let attempt = branch(&right_receipts());
     let judged = |other: Option<&Sighting>| {
-        judge(&expectation(), &attempt, Some(Others { sightings: &[("the source", other)] })).rule
+        judge(&expectation(), &attempt, Some(Others { sightings: &[("the source", &shown(other))] })).rule
     };
     assert_eq!(judged(Some(&sighting(None, &[]))), Rule::AllReceipts);
     assert_eq!(judged(Some(&sighting(Some("mine"), &[]))), Rule::NotIsolated, "seen in another memory");

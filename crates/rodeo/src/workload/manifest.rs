@@ -56,6 +56,16 @@ pub enum Prepare {
     Run(Run),
 }
 
+/// How a step is recorded.
+impl std::fmt::Display for Prepare {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Prepare::Put(put) => write!(f, "put {} to {}", put.put, put.to),
+            Prepare::Run(run) => write!(f, "run {:?}", run.run),
+        }
+    }
+}
+
 /// See [`Prepare::Put`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Put {
@@ -254,6 +264,11 @@ pub struct ColdControl {
 }
 
 impl Manifest {
+    /// How launching the program is recorded, and waiting until it serves.
+    pub(crate) fn launch_texts(&self) -> [String; 2] {
+        [format!("launch {:?}", self.start.argv), format!("wait until {} answers 200", self.start.ready_path)]
+    }
+
     /// Reads the text of the manifest called `file` in errors.
     ///
     /// # Errors

@@ -72,6 +72,11 @@ impl Workload {
         Workload::from_files(name_or_folder, files)
     }
 
+    /// The built-in workload of this name.
+    pub fn built_in(name: &str) -> Option<Workload> {
+        builtin::find(name).and_then(|_| Workload::find(name).ok())
+    }
+
     fn from_files(place: &str, files: BTreeMap<String, File>) -> Result<Workload, WorkloadError> {
         let (manifest_path, workload) = Workload::read_manifest(place, files)?;
         workload.check_files(&manifest_path)?;
@@ -217,6 +222,11 @@ impl Workload {
             .collect();
         Digests { workload: Digests::over(&files), files }
     }
+}
+
+/// The name of an attempt, counted from 1.
+pub(crate) fn attempt_name(number: usize) -> String {
+    format!("attempt-{number}")
 }
 
 /// Where a bundle keeps what an attempt left at the reload point.

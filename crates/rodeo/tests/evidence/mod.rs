@@ -84,6 +84,7 @@ async fn a_bundle_holds_until_anything_in_it_is_changed() {
     any_changed_byte_is_found_and_its_file_named(&folder);
     whatever_is_added_taken_away_or_replaced_is_named(&folder);
     a_conclusion_that_was_changed_and_signed_anew_contradicts_the_observations(&folder);
+    records_that_no_run_could_have_made_are_told(&folder);
     an_observation_that_was_changed_and_signed_anew_changes_the_verdict(&folder);
     a_signature_counts_only_if_its_key_is_trusted(&folder);
     the_report_needs_nothing_else_and_shows_what_a_guest_wrote_as_text(&folder);
@@ -203,6 +204,54 @@ fn a_conclusion_that_was_changed_and_signed_anew_contradicts_the_observations(fo
         seal(copy, &manifest);
     });
     assert!(named(&workload).contains(&"workload/workload.toml"), "{:?}", workload.problems);
+}
+
+/// Observations of something else than a run observes prove nothing, whatever verdict would follow from them.
+fn records_that_no_run_could_have_made_are_told(folder: &Path) {
+    type Change = fn(&mut Value);
+    let cases: [(&str, Change); 18] = [
+        ("branch-none.json", |r| r["attempt"]["results"]["path"] = "/other".into()),
+        ("branch-none.json", |r| r["attempt"]["release"]["method"] = "GET".into()),
+        ("branch-none.json", |r| r["attempt"]["release"]["attempts"] = 2.into()),
+        ("branch-none.json", |r| r["attempt"]["before"]["at_ms"] = 5.into()),
+        ("branch-none.json", |r| {
+            let after = r["attempt"]["after"]["at_ms"].as_i64().unwrap();
+            r["attempt"]["before"]["at_ms"] = (after + 3_000).into();
+        }),
+        ("branch-none.json", |r| r["attempt"]["markers"]["put"]["what"] = "nothing".into()),
+        ("branch-none.json", |r| r["attempt"]["sighting"]["files"]["folder"] = "/tmp".into()),
+        ("branch-none.json", |r| r["attempt"]["machine"] = "m1".into()),
+        ("branch-none.json", |r| r["attempt"]["unheard_of"] = 1.into()),
+        ("source-prepared.json", |r| r["steps"] = Value::Array(Vec::new())),
+        ("source-prepared.json", |r| r["steps"][0]["error"] = "it failed".into()),
+        ("twin-prepared.json", |r| r["submitted"]["answer"]["response"]["status"] = 500.into()),
+        ("fork.json", |r| *r = Value::String("nonsense".into())),
+        ("fork.json", |r| drop(r["branches"].as_array_mut().unwrap().pop())),
+        ("cold-control.json", |r| r["steps"] = Value::Array(Vec::new())),
+        ("cleanup.json", |r| r["machines"] = Value::Array(Vec::new())),
+        ("inventory-after.json", |r| r["added"]["machines"] = serde_json::json!(["m9"])),
+        ("run.json", |r| r["error"] = "it failed".into()),
+    ];
+    for (index, (file, change)) in cases.into_iter().enumerate() {
+        let verification = after(folder, |copy| seal_anew(copy, file, change));
+        assert!(named(&verification).contains(&file), "{index} {file}: {:?}", verification.problems);
+    }
+    let huge = after(folder, |copy| {
+        let file = fs::File::create(copy.join("hole")).unwrap();
+        file.set_len(63 << 20).unwrap();
+    });
+    assert_eq!(named(&huge), ["hole"], "what is not listed is not read");
+    let copy = tempfile::tempdir().unwrap();
+    for index in 0..6 {
+        fs::File::create(copy.path().join(format!("{index}"))).unwrap().set_len(63 << 20).unwrap();
+    }
+    let error = verify(copy.path(), &[]).map(drop).unwrap_err().to_string();
+    assert!(error.contains("it is no bundle"), "{error}");
+    let odd = after(folder, |copy| {
+        use std::os::unix::ffi::OsStrExt as _;
+        fs::write(copy.join(std::ffi::OsStr::from_bytes(b"run.json\xff")), "").unwrap();
+    });
+    assert_eq!(odd.problems.len(), 1, "{:?}", odd.problems);
 }
 
 /// A right observation can't be told from a forged one by its look; but it can't be forged without the verdict following.

@@ -35,6 +35,8 @@ pub enum Behaviour {
     SlowCreations,
     /// It can't fork memory, and says so.
     NoMemory,
+    /// It says at the end that the process is gone, whatever still answers.
+    DiesAtTheEnd,
     /// Its ports answer with something else.
     ForbiddenPorts,
 }
@@ -300,6 +302,11 @@ impl Provider for Local {
     async fn kill(&self, machine: &Machine, process: &Process) -> Result<(), ProviderError> {
         let child = self.folder(machine)?.processes.lock().unwrap()[&process.0].clone();
         child.lock().await.start_kill().map_err(failed)
+    }
+
+    async fn runs(&self, _machine: &Machine, _pid: u64) -> Result<Option<bool>, ProviderError> {
+        // Its imitated forks have other pids than they say.
+        Ok(self.behaviour.eq(&Behaviour::DiesAtTheEnd).then_some(false))
     }
 
     async fn http(&self, machine: &Machine, call: &HttpCall) -> Result<HttpAnswer, ProviderError> {
