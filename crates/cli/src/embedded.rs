@@ -33,6 +33,7 @@ fn settings() -> Settings {
         keys_live: Duration::from_millis(KEYS_LIVE_MS_DEFAULT),
         webhooks_to_private: false,
         webhooks_trust: None,
+        preview_domain: remuda_gateway::Domain::default(),
         egress: Egress::of_this_machine().map_err(|e| e.to_string()),
         at_end: AtEnd::Remove,
     }
@@ -69,7 +70,7 @@ impl Embedded {
             let data_dir = DataDir::claim(directory.path())?;
             (directory, data_dir)
         };
-        let server = LocalServer::start(data_dir, parts, settings(), tcp).await?;
+        let server = LocalServer::start(data_dir, parts, settings(), tcp.map(|listener| (listener, None))).await?;
         Ok(Embedded { server, directory })
     }
 

@@ -12,7 +12,7 @@ use anyhow::Context;
 use remuda_control::access::AccessSecret;
 use remuda_control::{Config, Platform};
 use remuda_engine::{Egress, Parts};
-use remuda_gateway::{HttpCourier, serve_tcp, serve_unix};
+use remuda_gateway::{Domain, Front, HttpCourier, Tls, serve_tcp, serve_unix};
 use remuda_types::QuotaLimits;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
@@ -46,6 +46,8 @@ pub struct Settings {
     pub webhooks_to_private: bool,
     /// Further certificate authorities that webhooks trust, as a PEM file.
     pub webhooks_trust: Option<PathBuf>,
+    /// Domain that previews are below.
+    pub preview_domain: Domain,
     /// What sandboxes reach of the world, or why they reach nothing.
     pub egress: Result<Egress, String>,
     /// What becomes of sandboxes and snapshots.
@@ -62,12 +64,12 @@ pub struct LocalServer {
 }
 
 impl LocalServer {
-    /// Starts one on a data directory; on TCP too where a listener is given. It answers when this returns.
+    /// Starts one on a data directory; on TCP too where a listener is given, with TLS or without. It answers when this returns.
     pub async fn start(
         data_dir: DataDir,
         parts: Parts,
         settings: Settings,
-        tcp: Option<TcpListener>,
+        tcp: Option<(TcpListener, Option<Tls>)>,
     ) -> anyhow::Result<Self> {
         crate::open_files::allow_all();
         let path = data_dir.path().to_owned();
@@ -78,6 +80,7 @@ impl LocalServer {
             keys_live,
             webhooks_to_private,
             webhooks_trust,
+            preview_domain,
             egress,
             at_end,
         } = settings;
@@ -105,9 +108,14 @@ impl LocalServer {
             }
         };
         let (mut listeners, shutdown) = (JoinSet::new(), CancellationToken::new());
-        listeners.spawn(serve_unix(unix, platform.clone(), shutdown.clone()));
-        if let Some(listener) = tcp {
-            listeners.spawn(serve_tcp(listener, platform.clone(), shutdown.clone()));
+        let front = Front::below(preview_domain);
+        let front = match &tcp {
+            Some((listener, tls)) => front.at(listener.local_addr()?, tls.is_some()),
+            None => front,
+        };
+        listeners.spawn(serve_unix(unix, platform.clone(), front.clone(), shutdown.clone()));
+        if let Some((listener, tls)) = tcp {
+            listeners.spawn(serve_tcp(listener, platform.clone(), front, tls, shutdown.clone()));
         }
         Ok(LocalServer { platform, at_end, data_dir, listeners, shutdown })
     }

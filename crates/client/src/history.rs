@@ -13,6 +13,7 @@ const LINE_BYTES_MAX: usize = 256 << 10;
 
 /// What a stream of events says.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "there is one at a time, and none is kept in a list")]
 pub enum Told {
     /// Something happened.
     Event(Event),

@@ -30,6 +30,7 @@ mod local_file;
 mod operations;
 mod pending;
 mod ports;
+mod previews;
 mod request;
 mod sandboxes;
 mod snapshots;

@@ -27,6 +27,15 @@ pub(crate) const SANDBOX_EXPIRED: &str = "sandbox.expired";
 /// Something was put right that was not as the rest said it was.
 pub(crate) const SERVER_REPAIRED: &str = "server.repaired";
 
+/// A preview was made.
+pub(crate) const PREVIEW_MADE: &str = "preview.made";
+/// A preview has another credential.
+pub(crate) const PREVIEW_ROTATED: &str = "preview.rotated";
+/// A preview lives longer.
+pub(crate) const PREVIEW_RENEWED: &str = "preview.renewed";
+/// A preview opens nothing any more.
+pub(crate) const PREVIEW_REVOKED: &str = "preview.revoked";
+
 /// An access key was made.
 pub(crate) const ACCESS_KEY_MADE: &str = "access_key.made";
 /// An access key opens nothing any more.
@@ -52,6 +61,10 @@ pub(crate) const KINDS: &[&str] = &[
     SNAPSHOT_ACTIVE,
     SNAPSHOT_FAILED,
     SNAPSHOT_DELETED,
+    PREVIEW_MADE,
+    PREVIEW_ROTATED,
+    PREVIEW_RENEWED,
+    PREVIEW_REVOKED,
     ACCESS_KEY_MADE,
     ACCESS_KEY_REVOKED,
     SERVER_REPAIRED,

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use remuda_journal::{Change, Preview, Receipt as Record, ReceiptKind, SandboxChange, Whose};
+use remuda_journal::{Change, Receipt as Record, ReceiptKind, SandboxChange};
 use remuda_types::limits::RECEIPT_CAPTURES_MAX;
 use remuda_types::wire::{
     Captured, Death, DeletionReceipt, EventAbout, Expiry, Fact, MachineReceipt, Receipt, Removal, Snapshot, StopResult,
@@ -17,7 +17,6 @@ use tokio::sync::OwnedMutexGuard;
 use crate::caller::Caller;
 use crate::clock::now_unix_ms;
 use crate::events;
-use crate::pages;
 use crate::platform::Platform;
 use crate::records::{self, SandboxRecords, document};
 use crate::registry::{SandboxCell, SnapshotCell};
@@ -204,14 +203,16 @@ impl Ledger {
             removal.processes_gone,
             "its processes on the host were waited for by their descriptors, and its cgroup was then found without any",
         );
-        let previews = self.previews().await?;
+        let SandboxRecords { account, uid, .. } = &self.records;
+        let previews = platform.previews_kept().end_with(account, uid).await?;
         let refused = platform.living(&caller, &self.id).await;
         let refused = refused.is_err_and(|e| e.code == ErrorCode::GenerationGone);
         let credentials_refused = fact(
-            refused,
+            refused && previews.refused == previews.asked,
             &format!(
-                "a call with its id was refused; its control channel is removed; of its {} previews all are revoked",
-                previews.len()
+                "a call with its id was refused; its control channel is removed; each of its {} previews was asked for \
+                 with its own credential: {} refused it",
+                previews.asked, previews.refused
             ),
         );
         let bytes_gone =
@@ -225,15 +226,7 @@ impl Ledger {
             bytes_reclaimed: removal.bytes_reclaimed,
             still_referenced: cell.layers.iter().filter(|layer| used.contains(layer)).cloned().collect(),
         };
-        let now = now_unix_ms();
-        let revoked = previews.into_iter().filter(|preview| preview.revoked_at_ms.is_none());
-        let revoked = revoked.map(|preview| Change::Preview(Preview { revoked_at_ms: Some(now), ..preview }));
-        Ok((deletion, revoked.collect()))
-    }
-
-    async fn previews(&self) -> Result<Vec<Preview>, Error> {
-        let SandboxRecords { journal, account, uid } = &self.records;
-        pages::all(|paging| journal.previews(Whose::Of(account), Some(uid), paging)).await
+        Ok((deletion, previews.changes))
     }
 
     /// Adds to the machine's receipt. One that can't be read or written is told to the operator: what it tells of has

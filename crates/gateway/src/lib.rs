@@ -4,6 +4,7 @@
 //! nothing about sandboxes.
 
 mod auth;
+mod begun;
 mod calling;
 mod courier;
 mod doctor;
@@ -15,6 +16,7 @@ mod extract;
 mod file_headers;
 mod files;
 mod follow;
+mod front;
 mod head;
 mod keys;
 mod limits;
@@ -22,8 +24,10 @@ mod openapi;
 mod operations;
 mod paths;
 mod ports;
+mod previews;
 mod queries;
 mod receipts;
+mod relay;
 mod router;
 mod sandboxes;
 mod search;
@@ -32,6 +36,7 @@ mod server;
 mod snapshots;
 mod terminal_socket;
 mod terminals;
+mod tls;
 mod trees;
 mod usage;
 mod watch;
@@ -40,6 +45,8 @@ mod whoami;
 
 pub use auth::Access;
 pub use courier::HttpCourier;
+pub use front::{Domain, DomainError, Front};
 pub use openapi::document;
 pub use router::router;
 pub use serve::{serve_tcp, serve_unix};
+pub use tls::{Tls, TlsError};

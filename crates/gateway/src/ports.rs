@@ -4,25 +4,22 @@
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::response::Response;
-use http::header::{
-    AUTHORIZATION, CONNECTION, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING,
-    UPGRADE,
-};
+use http::header::{AUTHORIZATION, EXPECT, HOST};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http::{HeaderValue, StatusCode, Uri, Version};
 use remuda_control::Platform;
 use remuda_types::error::ErrorBody;
 use remuda_types::{Error, ErrorCode, SandboxId};
-use tokio::io::{AsyncRead, AsyncWrite};
 use utoipa::IntoParams;
 
 use crate::calling::By;
 use crate::errors::{Answer, Failure, invalid};
 use crate::extract::path_parameter;
-use crate::limits::{HTTP_HEAD_BYTES_MAX, HTTP_HEADERS_MAX};
+use crate::relay::Stream;
+use crate::relay::headers::{forwarded, upgrade_wanted};
+use crate::relay::send::send_alone;
+use crate::relay::tunnel::{self, Limits};
 use crate::serve::Connection;
 
 /// What the router matches: with a path behind the port, with a slash alone, and with nothing.
@@ -30,13 +27,6 @@ pub(crate) const PATHS: [&str; 3] =
     ["/v1/sandboxes/{id}/ports/{port}/{*path}", "/v1/sandboxes/{id}/ports/{port}/", "/v1/sandboxes/{id}/ports/{port}"];
 /// Segments before the application's own path, counting the empty one before the first slash.
 const OWN_SEGMENTS: usize = 6;
-/// What headers of ours begin with.
-const OWN_HEADERS: &str = "x-remuda-";
-
-/// A connection to an application.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for T {}
 
 /// A port of a sandbox in the path.
 #[derive(Debug, IntoParams)]
@@ -99,7 +89,7 @@ async fn pass_on(stream: impl Stream, of: &OfPort, target: Uri, mut request: Req
     headers.remove(EXPECT);
     headers.insert(HOST, HeaderValue::try_from(format!("localhost:{}", of.port)).map_err(|e| hung_up(of, &e))?);
 
-    let mut incoming = send(stream, outgoing).await.map_err(|e| hung_up(of, &e))?;
+    let mut incoming = send_alone(stream, outgoing).await.map_err(|e| hung_up(of, &e))?;
     let switched = incoming.status() == StatusCode::SWITCHING_PROTOCOLS;
     let agreed = upgrade_wanted(incoming.headers()).filter(|_| switched);
     let mut response = Response::new(Body::empty());
@@ -109,26 +99,23 @@ async fn pass_on(stream: impl Stream, of: &OfPort, target: Uri, mut request: Req
         let (Some(client), Some(_)) = (upgrading, agreed) else {
             return Err(hung_up(of, &"it switched protocols without being asked to"));
         };
-        tokio::spawn(join(client, hyper::upgrade::on(&mut incoming), connection));
+        let guest = hyper::upgrade::on(&mut incoming);
+        tokio::spawn(async move {
+            let ending = async {
+                match &connection {
+                    Some(connection) => connection.shutdown.cancelled().await,
+                    None => std::future::pending().await,
+                }
+                (1001, "the server is ending")
+            };
+            tunnel::join(client, guest, Limits { idle: None, frame_bytes_max: None }, ending).await;
+            // It counts as the connection it came from until here.
+            drop(connection);
+        });
     } else {
         *response.body_mut() = Body::new(incoming.into_body());
     }
     Ok(response)
-}
-
-/// Sends one request over a connection of its own, which ends with the answer.
-async fn send(
-    stream: impl Stream,
-    request: hyper::Request<Body>,
-) -> hyper::Result<hyper::Response<hyper::body::Incoming>> {
-    let (mut sender, connection) = http1::Builder::new()
-        .max_headers(HTTP_HEADERS_MAX)
-        .max_header_size(HTTP_HEAD_BYTES_MAX)
-        .handshake(TokioIo::new(stream))
-        .await?;
-    // It ends when the answer has been read or dropped, so nothing needs to wait for it.
-    tokio::spawn(connection.with_upgrades());
-    sender.send_request(request).await
 }
 
 /// What stands behind the port, exactly as it came: nothing is decoded, joined or made shorter.
@@ -140,53 +127,6 @@ fn target(uri: &Uri) -> Result<Uri, Failure> {
     };
     let path: PathAndQuery = text.parse().map_err(|e| Failure(invalid("the path is not understood").cause(e)))?;
     Ok(path.into())
-}
-
-/// The protocol that both `Connection: upgrade` and `Upgrade` ask for.
-fn upgrade_wanted(headers: &HeaderMap) -> Option<HeaderValue> {
-    let asked = connection_options(headers).any(|option| option.eq_ignore_ascii_case("upgrade"));
-    headers.get(UPGRADE).filter(|_| asked).cloned()
-}
-
-fn connection_options(headers: &HeaderMap) -> impl Iterator<Item = &str> {
-    headers.get_all(CONNECTION).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')).map(str::trim)
-}
-
-/// The headers that go through: those of one hop stay behind, and all that are ours.
-fn forwarded(headers: &HeaderMap, upgrade: Option<&HeaderValue>) -> HeaderMap {
-    const HOP: [HeaderName; 9] = [
-        CONNECTION,
-        HeaderName::from_static("keep-alive"),
-        HeaderName::from_static("proxy-connection"),
-        PROXY_AUTHENTICATE,
-        PROXY_AUTHORIZATION,
-        TE,
-        TRAILER,
-        TRANSFER_ENCODING,
-        UPGRADE,
-    ];
-    let named: Vec<HeaderName> = connection_options(headers).filter_map(|option| option.parse().ok()).collect();
-    let mut through: HeaderMap = headers
-        .iter()
-        .filter(|(name, _)| !HOP.contains(name) && !named.contains(name) && !name.as_str().starts_with(OWN_HEADERS))
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect();
-    if let Some(protocol) = upgrade {
-        through.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        through.insert(UPGRADE, protocol.clone());
-    }
-    through
-}
-
-/// Carries bytes both ways until one side ends or the server does. It counts as the connection it came from.
-async fn join(client: hyper::upgrade::OnUpgrade, guest: hyper::upgrade::OnUpgrade, connection: Option<Connection>) {
-    let Ok((client, guest)) = tokio::try_join!(client, guest) else { return };
-    let (mut client, mut guest) = (TokioIo::new(client), TokioIo::new(guest));
-    let copy = tokio::io::copy_bidirectional(&mut client, &mut guest);
-    match connection {
-        Some(connection) => drop(connection.shutdown.run_until_cancelled(copy).await),
-        None => drop(copy.await),
-    }
 }
 
 fn hung_up(of: &OfPort, cause: &dyn std::fmt::Display) -> Error {

@@ -1,10 +1,10 @@
 //! Puts the routes together, and around them what holds for every request. Must not know what a route does.
 
-use axum::Router;
 use axum::extract::{MatchedPath, Request};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use axum::{Extension, Router};
 use http::HeaderValue;
 use http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use remuda_control::Platform;
@@ -19,16 +19,18 @@ use utoipa_axum::routes;
 use crate::auth::{Access, authenticate};
 use crate::drain::drain_what_is_left;
 use crate::errors::{Failure, method_not_allowed, panicked, route_not_found};
+use crate::front::{Door, Front, choose};
 use crate::head::within_limits;
 use crate::openapi::Base;
 use crate::queries::{Queries, refuse_unknown};
 use crate::{
-    doctor, events, executions, files, follow, keys, operations, paths, ports, receipts, sandboxes, search, server,
-    snapshots, terminal_socket, terminals, trees, usage, watch, webhooks, whoami,
+    doctor, events, executions, files, follow, keys, operations, paths, ports, previews, receipts, sandboxes, search,
+    server, snapshots, terminal_socket, terminals, trees, usage, watch, webhooks, whoami,
 };
 
 /// Every route for whom `access` lets in.
-pub fn router(platform: Platform, access: Access) -> Router {
+pub fn router(platform: Platform, access: Access, front: Front) -> Router {
+    let door = Door::new(platform.clone(), front.clone());
     let access = (platform.clone(), access);
     let (open, _) = open_routes().split_for_parts();
     let (guarded, _) = guarded_routes().split_for_parts();
@@ -51,6 +53,9 @@ pub fn router(platform: Platform, access: Access) -> Router {
         .layer(SetResponseHeaderLayer::overriding(CACHE_CONTROL, HeaderValue::from_static("no-store")))
         .layer(SetResponseHeaderLayer::overriding(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")));
     own.merge(application.route_layer(from_fn_with_state(access, authenticate)))
+        .layer(Extension(front))
+        // Around all of it: what names a preview is none of the API's.
+        .layer(from_fn_with_state(door, choose))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(within_limits))
         .layer(from_fn(drain_what_is_left))
@@ -102,6 +107,11 @@ fn guarded_routes() -> OpenApiRouter<Platform> {
         .routes(routes!(search::grep))
         .routes(routes!(search::batch))
         .routes(routes!(watch::watch))
+        .routes(routes!(previews::create, previews::list))
+        .routes(routes!(previews::show, previews::revoke))
+        .routes(routes!(previews::rotate))
+        .routes(routes!(previews::renew))
+        .routes(routes!(previews::look))
         .routes(routes!(snapshots::capture))
         .routes(routes!(snapshots::fork))
         .routes(routes!(snapshots::list))

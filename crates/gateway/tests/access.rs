@@ -42,6 +42,7 @@ fn samples() -> Vec<Sample> {
                 Action::SignalExecution => json!({ "signal": 15 }),
                 Action::ResizeTerminal => json!({ "cols": 80, "rows": 24 }),
                 Action::CreateKey => json!({ "scopes": [] }),
+                Action::CreatePreview => json!({ "port": 80 }),
                 Action::CreateWebhook => json!({ "url": "https://a.example/" }),
                 Action::RedeliverWebhook => json!({ "sequence": 1 }),
                 Action::SetDeadline => json!({ "timeout_ms": 60_000 }),
@@ -54,6 +55,7 @@ fn samples() -> Vec<Sample> {
                 .replace("{access_key}", "key-aaaaaaaaaaaaaaaaaaaa")
                 .replace("{receipt}", "rcpt-aaaaaaaaaaaaaaaaaaaa")
                 .replace("{webhook}", "hook-aaaaaaaaaaaaaaaaaaaa")
+                .replace("{preview}", "prev-aaaaaaaaaaaaaaaaaaaa")
                 .replace("{account}", "other")
                 .replace("{snapshot}", "none")
                 .replace("{port}", "80")
@@ -239,7 +241,7 @@ async fn a_revoked_key_is_refused_on_a_connection_that_is_kept() {
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut client = TcpStream::connect(tcp.local_addr().unwrap()).await.unwrap();
     let shutdown = CancellationToken::new();
-    let serving = tokio::spawn(serve_tcp(tcp, world.platform.clone(), shutdown.clone()));
+    let serving = tokio::spawn(serve_tcp(tcp, world.platform.clone(), crate::world::front(), None, shutdown.clone()));
     let request = format!("GET /v1/sandboxes HTTP/1.1\r\nHost: x\r\n{AUTHORIZATION}: Bearer {}\r\n\r\n", made.secret);
     for expected in ["HTTP/1.1 200 ", "HTTP/1.1 401 ", "HTTP/1.1 401 "] {
         client.write_all(request.as_bytes()).await.unwrap();

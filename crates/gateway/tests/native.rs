@@ -251,7 +251,7 @@ async fn the_served_document_is_the_one_of_the_program() {
     let (_, body) = world.call(Request::get("/v1/openapi.json").body(Body::empty()).unwrap()).await;
     assert_eq!(body, serde_json::to_value(document()).unwrap());
     let (_, body) = world.call(world.request("GET", "/v1/capabilities").body(Body::empty()).unwrap()).await;
-    assert_eq!(body["limits"]["http_connections_max"], 512);
+    assert_eq!(body["limits"]["http_connections_max"], 4096);
 }
 
 #[tokio::test]
@@ -263,8 +263,9 @@ async fn the_socket_needs_no_key_and_the_end_is_prompt() {
     let unix = UnixListener::bind(&socket).unwrap();
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = tcp.local_addr().unwrap();
-    let serving_unix = tokio::spawn(serve_unix(unix, world.platform.clone(), shutdown.clone()));
-    let serving_tcp = tokio::spawn(serve_tcp(tcp, world.platform.clone(), shutdown.clone()));
+    let serving_unix = tokio::spawn(serve_unix(unix, world.platform.clone(), crate::world::front(), shutdown.clone()));
+    let serving_tcp =
+        tokio::spawn(serve_tcp(tcp, world.platform.clone(), crate::world::front(), None, shutdown.clone()));
 
     let mut local = UnixStream::connect(&socket).await.unwrap();
     local.write_all(b"GET /v1/sandboxes HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
@@ -274,8 +275,11 @@ async fn the_socket_needs_no_key_and_the_end_is_prompt() {
     assert!(head(&mut remote).await.starts_with("HTTP/1.1 401 "));
     // Absolute form and CONNECT are no ways around the routes.
     let mut proxy = TcpStream::connect(address).await.unwrap();
-    proxy.write_all(b"CONNECT 10.0.0.1:22 HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    proxy.write_all(b"CONNECT 10.0.0.1:22 HTTP/1.1\r\nHost: 10.0.0.1:22\r\n\r\n").await.unwrap();
     assert!(head(&mut proxy).await.starts_with("HTTP/1.1 404 "));
+    let mut proxy = TcpStream::connect(address).await.unwrap();
+    proxy.write_all(b"CONNECT 10.0.0.1:22 HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    assert!(head(&mut proxy).await.starts_with("HTTP/1.1 400 "), "one host must be named, not two");
 
     // Kept connections stand idle; they must not hold up the end.
     shutdown.cancel();
@@ -295,7 +299,7 @@ async fn a_head_without_an_end_is_cut_off() {
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut client = TcpStream::connect(tcp.local_addr().unwrap()).await.unwrap();
     let shutdown = CancellationToken::new();
-    tokio::spawn(serve_tcp(tcp, world.platform.clone(), shutdown.clone()));
+    tokio::spawn(serve_tcp(tcp, world.platform.clone(), crate::world::front(), None, shutdown.clone()));
     let flood = format!("GET /v1/health HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(100_000));
     // The server may hang up before it has taken everything.
     let _ = client.write_all(flood.as_bytes()).await;

@@ -66,6 +66,8 @@ codes! {
     WebhookNotFound = "webhook_not_found", 404;
     /// No account of this name was made.
     AccountNotFound = "account_not_found", 404;
+    /// No such preview, or a host name that was never given out.
+    PreviewNotFound = "preview_not_found", 404;
     /// No such path in the guest.
     FileNotFound = "file_not_found", 404;
     /// The route exists, the method does not.
@@ -108,6 +110,8 @@ codes! {
     NotADirectory = "not_a_directory", 409;
     /// This generation has ended.
     GenerationGone = "generation_gone", 410;
+    /// The preview's credential was right, and is none any more.
+    PreviewGone = "preview_gone", 410;
     /// The call with this key was done, and what came of it is no longer kept.
     OutcomeEvicted = "outcome_evicted", 410;
     /// A condition of the call does not hold; nothing was done.
@@ -142,6 +146,8 @@ codes! {
     PortUnreachable = "port_unreachable", 502;
     /// The machine exists and does not answer; nothing is known about it.
     Unreachable = "unreachable", 503;
+    /// The sandbox behind the preview is paused or starting.
+    PreviewNotReady = "preview_not_ready", 503;
     /// The server is ending.
     ShuttingDown = "shutting_down", 503;
     /// The disk is too full for this; nothing was left behind.

@@ -140,3 +140,19 @@ pub const DISK_LOW_WATER_BYTES: u64 = 512 << 20;
 pub const RECONCILE_EVERY_MS_DEFAULT: u64 = 600_000;
 /// How long an operation and its key are kept unless the server is set otherwise, in milliseconds.
 pub const KEYS_LIVE_MS_DEFAULT: u64 = 86_400_000;
+/// Previews of one sandbox that let somebody in.
+pub const PREVIEWS_ACTIVE_MAX: usize = 64;
+/// Previews of one sandbox on record, also revoked and expired ones.
+pub const PREVIEWS_MAX: usize = 1_000;
+/// How often one preview's credential may be exchanged for another.
+pub const PREVIEW_ROTATIONS_MAX: u32 = 1_000;
+/// How long a preview lives unless it is told otherwise, in milliseconds.
+pub const PREVIEW_TTL_MS_DEFAULT: u64 = 3_600_000;
+/// Shortest life of a preview, in milliseconds.
+pub const PREVIEW_TTL_MS_MIN: u64 = 1_000;
+/// Longest life of a preview without being renewed, in milliseconds: 30 days.
+pub const PREVIEW_TTL_MS_MAX: u64 = 30 * 86_400_000;
+/// Requests and sockets that may be under way through one preview at once.
+pub const PREVIEW_CONNECTIONS_MAX: usize = 2_000;
+/// The same through all previews of a server together.
+pub const PREVIEW_CONNECTIONS_ALL_MAX: usize = 3_072;

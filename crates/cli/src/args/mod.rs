@@ -6,9 +6,12 @@ mod egress;
 mod execution;
 pub mod file;
 mod help;
+mod machine;
+mod previews;
 mod signal;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod values;
 mod webhooks;
 
@@ -26,6 +29,9 @@ pub use self::access::{AccountCommand, Key, KeyCreate, NarrowingArgs, OfAccount}
 pub use self::deadlines::{DeadlineArgs, Timeout, milliseconds};
 use self::egress::EgressArgs;
 pub use self::execution::{Attach, Cancel, Exec, Logs};
+pub use self::machine::{Doctor, Setup};
+pub use self::previews::PreviewCommand;
+use self::tls::TlsArgs;
 use self::values::{disk_mib, drills, listen, memory_mib, number, of_receipt, pair, sandbox_id};
 pub use self::webhooks::WebhookCommand;
 
@@ -152,6 +158,9 @@ pub enum Command {
     Receipt(ReceiptArgs),
     /// Print what happened
     Events(Events),
+    /// Let others reach an application in a sandbox
+    #[command(subcommand)]
+    Preview(PreviewCommand),
     /// Deliver events to URLs
     #[command(subcommand)]
     Webhook(WebhookCommand),
@@ -161,13 +170,6 @@ pub enum Command {
     /// Print the OpenAPI document
     #[command(hide = true)]
     Openapi,
-}
-
-#[derive(Debug, Args)]
-pub struct Setup {
-    /// Only look: change and download nothing
-    #[arg(long)]
-    pub check: bool,
 }
 
 #[derive(Debug, Args)]
@@ -199,6 +201,11 @@ pub struct Serve {
     /// PEM file of certificate authorities that webhooks trust beside those that browsers do
     #[arg(long, value_name = "FILE")]
     pub webhooks_trust: Option<PathBuf>,
+    /// Domain that previews are below: *.DOMAIN must lead to this server
+    #[arg(long, value_name = "DOMAIN", default_value = "localhost")]
+    pub preview_domain: remuda_gateway::Domain,
+    #[command(flatten)]
+    pub tls: TlsArgs,
     #[command(flatten)]
     pub egress: EgressArgs,
 }
@@ -208,14 +215,6 @@ impl Serve {
     pub fn quotas(&self) -> QuotaLimits {
         QuotaLimits::default().with(&self.quotas.iter().copied().collect())
     }
-}
-
-/// `doctor`.
-#[derive(Debug, Args)]
-pub struct Doctor {
-    /// Put right first what is certain; on the server's own machine
-    #[arg(long)]
-    pub repair: bool,
 }
 
 /// A sandbox by its id.

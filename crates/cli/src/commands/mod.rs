@@ -10,6 +10,7 @@ mod file;
 mod files;
 mod history;
 mod operation;
+mod previews;
 mod rodeo;
 mod sandboxes;
 mod search;
@@ -36,6 +37,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Stop(args) => sandboxes::stop(global, args).await,
         Command::Start(args) => sandboxes::start(global, args).await,
         Command::Pause(args) => sandboxes::pause(global, args).await,
+        Command::Preview(command) => previews::run(global, command).await,
         Command::Webhook(command) => webhooks::run(global, command).await,
         Command::Timeout(args) => sandboxes::timeout(global, args).await,
         Command::Resume(args) => sandboxes::resume(global, args).await,

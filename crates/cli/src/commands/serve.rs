@@ -1,14 +1,17 @@
 //! `serve`: the server, until it is asked to end.
 
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use remuda_gateway::{Tls, TlsError};
 use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::DONE;
 use crate::args::{Global, Serve};
 use crate::data_dir::DataDir;
+use crate::failure::{Failure, NOT_READY};
 use crate::local_server::{AtEnd, LocalServer, Settings};
 use crate::signals::Signals;
 use crate::{parts, print};
@@ -23,6 +26,8 @@ pub async fn run(global: &Global, args: &Serve) -> anyhow::Result<u8> {
     let address = listener.local_addr()?;
     let place = data_dir.path().display().to_string();
     let at_end = if args.ephemeral { AtEnd::Remove } else { AtEnd::Keep };
+    let (tls, authority) = tls(args, data_dir.path())?;
+    let encrypted = tls.is_some();
     let settings = Settings {
         quotas: args.quotas(),
         timeout_max: args.timeout_max,
@@ -30,10 +35,11 @@ pub async fn run(global: &Global, args: &Serve) -> anyhow::Result<u8> {
         keys_live: args.keys_live,
         webhooks_to_private: args.webhooks_to_private,
         webhooks_trust: args.webhooks_trust.clone(),
+        preview_domain: args.preview_domain.clone(),
         egress: args.egress.egress(),
         at_end,
     };
-    let server = LocalServer::start(data_dir, parts, settings, Some(listener)).await?;
+    let server = LocalServer::start(data_dir, parts, settings, Some((listener, tls))).await?;
     let key = match server.first_key().await {
         Ok(key) => key.map(|key| key.reveal()),
         Err(error) => {
@@ -43,7 +49,8 @@ pub async fn run(global: &Global, args: &Serve) -> anyhow::Result<u8> {
         }
     };
 
-    let (url, socket) = (format!("http://{address}"), server.socket().display().to_string());
+    let scheme = if encrypted { "https" } else { "http" };
+    let (url, socket) = (format!("{scheme}://{address}"), server.socket().display().to_string());
     if global.json {
         let started = json!({ "url": url, "socket": socket, "data_dir": place, "access_key": key });
         print::line(started)?;
@@ -55,11 +62,19 @@ pub async fn run(global: &Global, args: &Serve) -> anyhow::Result<u8> {
                 "(shown this once: only its digest is kept; local commands need none, and `remuda key create` makes others)",
             )?;
         }
+        if let Some(file) = authority {
+            let file = file.display();
+            print::line(format!("certificate authority {file}"))?;
+            print::line(format!(
+                "(let clients trust it: curl --cacert {file}; in a browser, import it as an authority; on Debian, copy it to \
+                 /usr/local/share/ca-certificates/remuda.crt and run update-ca-certificates)"
+            ))?;
+        }
         print::line(format!("listening on {socket}"))?;
         print::line(format!("listening on {url}"))?;
     }
     io::stdout().flush()?;
-    if !address.ip().is_loopback() {
+    if !address.ip().is_loopback() && !encrypted {
         tracing::warn!(%address, "reachable from other machines without encryption: whoever reads the traffic has the key");
     }
 
@@ -70,4 +85,20 @@ pub async fn run(global: &Global, args: &Serve) -> anyhow::Result<u8> {
     }
     server.end().await?;
     Ok(DONE)
+}
+
+/// How connections are to be encrypted, and the file of the authority where that is our own.
+fn tls(args: &Serve, data_dir: &Path) -> anyhow::Result<(Option<Tls>, Option<PathBuf>)> {
+    let failed = |e: TlsError| {
+        let remedy = "give a certificate and its key as PEM files with --tls-cert and --tls-key, or --tls-self-signed";
+        Failure::new(NOT_READY, "this server can't speak TLS").cause(e).remedy(remedy)
+    };
+    if args.tls.tls_self_signed {
+        let (tls, file) = Tls::self_signed(data_dir, &args.preview_domain).map_err(failed)?;
+        return Ok((Some(tls), Some(file)));
+    }
+    match (&args.tls.tls_cert, &args.tls.tls_key) {
+        (Some(certificate), Some(key)) => Ok((Some(Tls::of_files(certificate, key).map_err(failed)?), None)),
+        _ => Ok((None, None)),
+    }
 }

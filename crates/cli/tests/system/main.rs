@@ -28,6 +28,7 @@ mod interactive;
 mod keys;
 mod kill_loop;
 mod parts;
+mod previews;
 mod receipts;
 mod refused_checkpoint;
 mod restart;

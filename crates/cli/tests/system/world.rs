@@ -116,7 +116,7 @@ impl Server {
             }
         });
         let mut server = Server { process, lines: Vec::new(), data_dir: data_dir.to_owned(), _directory: None };
-        while !server.lines.iter().any(|line| line.starts_with("listening on http://")) {
+        while !server.lines.iter().any(|line| line.starts_with("listening on http")) {
             match told.recv_timeout(PATIENCE) {
                 Ok(line) => server.lines.push(line),
                 Err(e) => panic!("the server does not listen ({e}): {:?}", server.lines),

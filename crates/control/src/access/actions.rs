@@ -84,6 +84,13 @@ actions! {
     WatchFiles "watch_files" Needs::Scopes(&[Files]);
     ChangeFiles "change_files" Needs::Scopes(&[Files]);
     Port "port" Needs::Scopes(&[Previews]);
+    CreatePreview "create_preview" Needs::Scopes(&[Previews]);
+    ListPreviews "list_previews" Needs::Scopes(&[Previews]);
+    ShowPreview "show_preview" Needs::Scopes(&[Previews]);
+    RotatePreview "rotate_preview" Needs::Scopes(&[Previews]);
+    RenewPreview "renew_preview" Needs::Scopes(&[Previews]);
+    RevokePreview "revoke_preview" Needs::Scopes(&[Previews]);
+    ProbePreview "probe_preview" Needs::Scopes(&[Previews]);
     CreateSnapshot "create_snapshot" Needs::Scopes(&[SnapshotsWrite]);
     ListSnapshots "list_snapshots" Needs::Scopes(&[SnapshotsRead]);
     ShowSnapshot "show_snapshot" Needs::Scopes(&[SnapshotsRead]);

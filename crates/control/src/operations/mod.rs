@@ -12,6 +12,7 @@ pub(crate) mod fork;
 pub(crate) mod halt;
 pub(crate) mod launch;
 pub(crate) mod parts;
+pub(crate) mod previews;
 pub(crate) mod raise;
 pub(crate) mod remove;
 pub(crate) mod remove_snapshot;
@@ -47,6 +48,10 @@ const KINDS: &[(&str, Action)] = &[
     of::<fork::ForkOnce>(),
     of::<halt::Pause>(),
     of::<halt::Resume>(),
+    of::<previews::ExtendPreview>(),
+    of::<previews::MakePreview>(),
+    of::<previews::RevokePreview>(),
+    of::<previews::RotatePreview>(),
     of::<remove::Remove>(),
     of::<remove_snapshot::RemoveSnapshot>(),
     of::<restore::Restore>(),

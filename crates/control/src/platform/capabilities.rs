@@ -28,7 +28,7 @@ impl Platform {
             ("file_watches", true),
             ("stdin_in_pieces", true),
             ("terminals", true),
-            ("previews", false),
+            ("previews", true),
             ("internet", self.engine().no_way_out().is_none()),
         ];
         let limits = [
@@ -74,6 +74,14 @@ impl Platform {
             ("output_sandbox_bytes_max", limits::EXECUTION_OUTPUT_SANDBOX_BYTES_MAX),
             ("output_tail_bytes", limits::OUTPUT_TAIL_BYTES as u64),
             ("path_bytes_max", limits::PATH_BYTES_MAX as u64),
+            ("preview_connections_all_max", limits::PREVIEW_CONNECTIONS_ALL_MAX as u64),
+            ("preview_connections_max", limits::PREVIEW_CONNECTIONS_MAX as u64),
+            ("preview_rotations_max", u64::from(limits::PREVIEW_ROTATIONS_MAX)),
+            ("preview_ttl_ms_default", limits::PREVIEW_TTL_MS_DEFAULT),
+            ("preview_ttl_ms_max", limits::PREVIEW_TTL_MS_MAX),
+            ("preview_ttl_ms_min", limits::PREVIEW_TTL_MS_MIN),
+            ("previews_active_max", limits::PREVIEWS_ACTIVE_MAX as u64),
+            ("previews_max", limits::PREVIEWS_MAX as u64),
             ("processes_default", u64::from(limits::PROCESSES_DEFAULT)),
             ("receipt_captures_max", limits::RECEIPT_CAPTURES_MAX as u64),
             ("reconcile_every_ms_default", limits::RECONCILE_EVERY_MS_DEFAULT),

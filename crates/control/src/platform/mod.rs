@@ -10,6 +10,7 @@ mod files;
 mod history;
 mod input;
 mod operations;
+mod previews;
 mod sandboxes;
 mod sight;
 mod snapshots;
@@ -37,6 +38,7 @@ use crate::events;
 use crate::executions::{ExecutionPlaces, remove_carried};
 use crate::hands::Hands;
 use crate::operations::{expire, raise, remove, stop};
+use crate::previews::Previews;
 use crate::reconcile::{self, Reconciler};
 use crate::records::snapshot_is;
 use crate::recovery;
@@ -115,6 +117,7 @@ pub(crate) struct Shared {
     unreclaimed: Mutex<BTreeSet<PathBuf>>,
     timeout_ms_max: u64,
     webhooks: Webhooks,
+    previews: Previews,
 }
 
 impl Shared {
@@ -202,6 +205,7 @@ impl Platform {
         let places = ExecutionPlaces::below(&data_dir);
         let closing = CancellationToken::new();
         let webhooks = Webhooks::open(journal.clone(), courier, closing.clone()).await?;
+        let previews = Previews::open(journal.clone(), &data_dir).await?;
         let shared = Shared {
             engine,
             places,
@@ -217,6 +221,7 @@ impl Platform {
             unreclaimed: Mutex::default(),
             timeout_ms_max,
             webhooks,
+            previews,
         };
         let platform = Platform { shared: Arc::new(shared) };
         recovery::recover(&platform).await?;

@@ -20,7 +20,9 @@ use crate::operations::fork::{self, ForkOnce};
 use crate::operations::raise::{self, Source};
 use crate::operations::restore::{self, Reading};
 use crate::operations::webhooks::secret_made;
-use crate::operations::{change_file, change_files, files, remove, remove_snapshot, stop, unpack_tree, write_file};
+use crate::operations::{
+    change_file, change_files, files, previews, remove, remove_snapshot, stop, unpack_tree, write_file,
+};
 use crate::platform::{KnownSnapshot, Platform};
 use crate::records;
 use crate::recovery::read;
@@ -149,6 +151,10 @@ async fn finish(platform: Platform, record: Record, parts: Vec<Record>) {
         "create_webhook" | "rotate_webhook" => {
             let made = secret_made(platform, &record).ok_or_else(|| Fault::Failed(interrupted(&kind)));
             tell(platform, &work, &kind, Ended::from(made)).await;
+        }
+        "create_preview" | "rotate_preview" | "renew_preview" | "revoke_preview" => {
+            let written = previews::written(&record).unwrap_or_else(|| Err(interrupted(&kind)));
+            tell(platform, &work, &kind, Ended::from(written.map_err(Fault::Failed))).await;
         }
         _ => tell(platform, &work, &kind, Ended::<()>::failed(interrupted(&kind), Vec::new())).await,
     }

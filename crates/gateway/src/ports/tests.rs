@@ -31,31 +31,6 @@ fn the_path_goes_through_as_it_came() {
     assert_eq!(target_of(&format!("http://elsewhere{base}/a")), "/a");
 }
 
-#[test]
-fn headers_of_one_hop_and_ours_stay_behind() {
-    let mut headers = HeaderMap::new();
-    for (name, value) in [
-        ("connection", "close, X-Private"),
-        ("x-private", "1"),
-        ("keep-alive", "1"),
-        ("te", "trailers"),
-        ("transfer-encoding", "chunked"),
-        ("upgrade", "h2c"),
-        ("x-remuda-error", "forged"),
-        ("x-remuda-anything", "1"),
-        ("cookie", "a=b"),
-        ("x-app", "1"),
-    ] {
-        headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
-    }
-    headers.append("x-app", HeaderValue::from_static("2"));
-    let through = forwarded(&headers, None);
-    let names: Vec<_> = through.keys().map(HeaderName::as_str).collect();
-    assert_eq!(names, ["cookie", "x-app"]);
-    assert_eq!(through.get_all("x-app").iter().count(), 2);
-    assert!(upgrade_wanted(&headers).is_none(), "Upgrade alone asks for nothing");
-}
-
 fn of_port() -> OfPort {
     OfPort { id: ID.parse().unwrap(), port: 8080 }
 }

@@ -10,7 +10,7 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use remuda_control::{Config, Fingerprint, Parts, Platform};
-use remuda_gateway::{Access, HttpCourier, router};
+use remuda_gateway::{Access, Domain, Front, HttpCourier, router};
 use remuda_types::limits::{KEYS_LIVE_MS_DEFAULT, RECONCILE_EVERY_MS_DEFAULT, TIMEOUT_MS_MAX_DEFAULT};
 use remuda_types::wire::{CreateAccessKey, MadeAccessKey};
 use remuda_types::{AccessScope, QuotaLimits};
@@ -54,7 +54,7 @@ impl World {
 
     /// What is served on TCP.
     pub fn router(&self) -> Router {
-        router(self.platform.clone(), Access::Keys)
+        router(self.platform.clone(), Access::Keys, front())
     }
 
     /// A request with the first key.
@@ -72,7 +72,7 @@ impl World {
     pub async fn call_locally(&self, method: &str, path: &str, body: &Value) -> (Response<()>, Value) {
         let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json");
         let request = request.body(Body::from(body.to_string())).unwrap();
-        exchange(router(self.platform.clone(), Access::Local), request).await
+        exchange(router(self.platform.clone(), Access::Local, front()), request).await
     }
 
     /// Calls with a key, and gives status and body.
@@ -109,6 +109,11 @@ impl World {
         assert!(response.status().as_u16() >= 400 && !body["error"]["message"].as_str().unwrap().is_empty(), "{line}");
         code
     }
+}
+
+/// Where previews are found, on no TCP port.
+pub fn front() -> Front {
+    Front::below(Domain::default())
 }
 
 fn request_with(secret: &str, method: &str, path: &str) -> http::request::Builder {

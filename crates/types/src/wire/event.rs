@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::RepairTold;
-use crate::ids::{AccessKeyId, ReceiptId, SandboxId, SnapshotId};
+use crate::ids::{AccessKeyId, PreviewId, ReceiptId, SandboxId, SnapshotId};
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -15,7 +15,7 @@ pub struct Event {
     pub at_ms: i64,
     /// What: `sandbox.running`, `sandbox.paused`, `sandbox.stopped`, `sandbox.gone`, `sandbox.failed`,
     /// `snapshot.active`, `snapshot.failed`, `snapshot.deleted`, `access_key.made`, `access_key.revoked`,
-    /// `server.repaired`. More may be added.
+    /// `preview.made`, `preview.rotated`, `preview.renewed`, `preview.revoked`, `server.repaired`. More may be added.
     pub kind: String,
     /// What it is about.
     #[serde(flatten)]
@@ -31,6 +31,9 @@ pub struct EventAbout {
     /// The snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotId>,
+    /// The preview, of which something is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview: Option<PreviewId>,
     /// Why, where that is not plain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
