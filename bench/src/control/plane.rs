@@ -76,6 +76,7 @@ pub(crate) async fn open(host: &StandIn, directory: &Path, gate: Arc<dyn Gate>) 
         quotas,
         timeout_ms_max: remuda_types::limits::TIMEOUT_MS_MAX_DEFAULT,
         reconcile_every: Duration::from_millis(remuda_types::limits::RECONCILE_EVERY_MS_DEFAULT),
+        scrub_every: Duration::from_millis(remuda_types::limits::SCRUB_EVERY_MS_DEFAULT),
         keys_live: Duration::from_millis(remuda_types::limits::KEYS_LIVE_MS_DEFAULT),
         courier: Arc::new(Nobody),
         sandboxes_max: SANDBOXES_MAX,

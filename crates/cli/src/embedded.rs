@@ -11,7 +11,9 @@ use anyhow::Context;
 use remuda_client::Client;
 use remuda_engine::{Egress, Parts};
 use remuda_types::QuotaLimits;
-use remuda_types::limits::{KEYS_LIVE_MS_DEFAULT, RECONCILE_EVERY_MS_DEFAULT, TIMEOUT_MS_MAX_DEFAULT};
+use remuda_types::limits::{
+    KEYS_LIVE_MS_DEFAULT, RECONCILE_EVERY_MS_DEFAULT, SCRUB_EVERY_MS_DEFAULT, TIMEOUT_MS_MAX_DEFAULT,
+};
 use rustix::fs::FlockOperation;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -30,6 +32,7 @@ fn settings() -> Settings {
         quotas: QuotaLimits::default(),
         timeout_max: Duration::from_millis(TIMEOUT_MS_MAX_DEFAULT),
         reconcile_every: Duration::from_millis(RECONCILE_EVERY_MS_DEFAULT),
+        scrub_every: Duration::from_millis(SCRUB_EVERY_MS_DEFAULT),
         keys_live: Duration::from_millis(KEYS_LIVE_MS_DEFAULT),
         webhooks_to_private: false,
         webhooks_trust: None,

@@ -40,6 +40,8 @@ pub struct Settings {
     pub timeout_max: Duration,
     /// How often records, memory and machine are compared.
     pub reconcile_every: Duration,
+    /// How often all kept bytes of snapshots are read.
+    pub scrub_every: Duration,
     /// How long an operation and its key are kept.
     pub keys_live: Duration,
     /// Whether webhooks deliver to addresses that are not public.
@@ -77,6 +79,7 @@ impl LocalServer {
             quotas,
             timeout_max,
             reconcile_every,
+            scrub_every,
             keys_live,
             webhooks_to_private,
             webhooks_trust,
@@ -93,8 +96,17 @@ impl LocalServer {
         };
         let courier = Arc::new(courier);
         let timeout_ms_max = milliseconds(timeout_max);
-        let config =
-            Config { data_dir: path, parts, quotas, timeout_ms_max, reconcile_every, keys_live, courier, egress };
+        let config = Config {
+            data_dir: path,
+            parts,
+            quotas,
+            timeout_ms_max,
+            reconcile_every,
+            scrub_every,
+            keys_live,
+            courier,
+            egress,
+        };
         let platform = Platform::open(config).await;
         // Whatever it is that a server can't be opened on: the machine is not ready for it.
         let platform = platform.map_err(|e| Failure::from(&e).exit(NOT_READY))?;

@@ -12,6 +12,13 @@ pub fn line(text: impl std::fmt::Display) -> io::Result<()> {
     writeln!(io::stdout(), "{text}")
 }
 
+/// Text of several lines, without what would steer a terminal but its line breaks and tabs.
+pub fn text(text: &str) -> io::Result<()> {
+    let plain: String =
+        text.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { ' ' } else { c }).collect();
+    write!(io::stdout(), "{plain}")
+}
+
 /// One value as JSON.
 pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(value)?;
@@ -138,6 +145,7 @@ pub fn snapshots(snapshots: &[Snapshot]) -> io::Result<()> {
 /// Where it stands. What is active and can't be restored is the layer under a fork's branches.
 fn standing(snapshot: &Snapshot) -> String {
     match snapshot.state {
+        SnapshotState::Active if snapshot.damage.is_some() => "damaged".to_owned(),
         SnapshotState::Active if !snapshot.restorable => "layer only".to_owned(),
         state => state.to_string(),
     }
@@ -155,6 +163,7 @@ pub fn snapshot(snapshot: &Snapshot) -> io::Result<()> {
     ];
     rows.extend(snapshot.pause_ms.map(|ms| ("source stood still", format!("{ms:.0} ms"))));
     rows.extend(snapshot.connections_dropped.map(|count| ("connections reset", count.to_string())));
+    rows.extend(snapshot.damage.clone().map(|damage| ("damage", damage)));
     rows.extend(snapshot.failure.as_ref().map(|failure| ("failure", failure.to_string())));
     rows.extend((!snapshot.labels.is_empty()).then(|| ("labels", labels(&snapshot.labels))));
     rows.extend(snapshot.excluded.iter().map(|what| ("left out", what.clone())));

@@ -34,6 +34,7 @@ mod previews;
 mod request;
 mod sandboxes;
 mod snapshots;
+mod transfers;
 mod watch;
 mod webhooks;
 
@@ -50,6 +51,8 @@ use remuda_types::limits;
 pub use remuda_types::wire;
 pub use reqwest::Body;
 pub use sandboxes::SandboxFilter;
+pub use snapshots::SnapshotFilter;
+pub use transfers::SnapshotExport;
 pub use watch::{FileWatch, WatchFiles, Watched};
 
 /// Time allowed for making a connection, in seconds. No call has a total time limit: captures and waits may be long.

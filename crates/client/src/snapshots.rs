@@ -1,21 +1,60 @@
 //! Snapshots, forks and restores: one method for each route.
 
+use std::time::Duration;
+
 use http::Method;
-use remuda_types::SandboxId;
 use remuda_types::wire::{
-    CreateSnapshot, Fork, ForkSandbox, RestoreSnapshot, Sandbox, Snapshot, SnapshotList, SnapshotRemoval,
+    CreateSnapshot, Fork, ForkSandbox, RestoreSnapshot, Sandbox, Snapshot, SnapshotDiff, SnapshotList, SnapshotRemoval,
+    Verification,
 };
+use remuda_types::{SandboxId, SnapshotState};
 
 use crate::address::segment;
 use crate::sandboxes::sandbox_path;
 use crate::{Client, ClientError};
+
+/// Which snapshots a listing shows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SnapshotFilter {
+    /// Failed and deleted ones too.
+    pub include_ended: bool,
+    /// In this state only; failed and deleted ones are found by it too.
+    pub state: Option<SnapshotState>,
+    /// With this name only.
+    pub name: Option<String>,
+    /// Captured from this generation only.
+    pub source: Option<SandboxId>,
+    /// With this label only, as key and value.
+    pub label: Option<(String, String)>,
+    /// Made at or after this Unix time in milliseconds only.
+    pub since_ms: Option<i64>,
+    /// Made before this Unix time in milliseconds only.
+    pub before_ms: Option<i64>,
+}
+
+impl SnapshotFilter {
+    fn pairs(&self) -> Vec<(&'static str, String)> {
+        let mut pairs = Vec::new();
+        if self.include_ended {
+            pairs.push(("all", "true".to_owned()));
+        }
+        pairs.extend(self.state.map(|state| ("state", state.to_string())));
+        pairs.extend(self.name.clone().map(|name| ("name", name)));
+        pairs.extend(self.source.as_ref().map(|source| ("source", source.to_string())));
+        pairs.extend(self.label.as_ref().map(|(key, value)| ("label", format!("{key}={value}"))));
+        pairs.extend(self.since_ms.map(|ms| ("since_ms", ms.to_string())));
+        pairs.extend(self.before_ms.map(|ms| ("before_ms", ms.to_string())));
+        pairs
+    }
+}
 
 fn snapshot_path(id_or_name: &str) -> Result<String, ClientError> {
     Ok(format!("/v1/snapshots/{}", segment(id_or_name)?))
 }
 
 impl Client {
-    /// `POST /v1/sandboxes/{id}/snapshots`: captures it; the snapshot is active when this returns.
+    /// `POST /v1/sandboxes/{id}/snapshots`: captures it; the snapshot is active when this returns, unless the request says
+    /// that the call waits no longer.
     ///
     /// # Errors
     /// As for every call: see [`ClientError`]. The source goes on whatever the error is.
@@ -31,9 +70,39 @@ impl Client {
     /// # Errors
     /// As for every call: see [`ClientError`].
     pub async fn snapshots(&self, all: bool) -> Result<Vec<Snapshot>, ClientError> {
-        let query: &[(&str, &str)] = if all { &[("all", "true")] } else { &[] };
-        let list: SnapshotList = self.call(Method::GET, "/v1/snapshots").query(query).read().await?;
-        Ok(list.snapshots)
+        self.snapshots_of(&SnapshotFilter { include_ended: all, ..SnapshotFilter::default() }).await
+    }
+
+    /// The same, as a filter says: all of them, page after page.
+    ///
+    /// # Errors
+    /// As for every call: see [`ClientError`].
+    pub async fn snapshots_of(&self, filter: &SnapshotFilter) -> Result<Vec<Snapshot>, ClientError> {
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let page = self.snapshots_page(filter, after.as_deref(), None).await?;
+            all.extend(page.snapshots);
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// `GET /v1/snapshots`: one page, after the one that gave `after`.
+    ///
+    /// # Errors
+    /// As for every call: see [`ClientError`].
+    pub async fn snapshots_page(
+        &self,
+        filter: &SnapshotFilter,
+        after: Option<&str>,
+        limit: Option<usize>,
+    ) -> Result<SnapshotList, ClientError> {
+        let mut query = filter.pairs();
+        query.extend(after.map(|after| ("after", after.to_owned())));
+        query.extend(limit.map(|limit| ("limit", limit.to_string())));
+        self.call(Method::GET, "/v1/snapshots").query(&query).read().await
     }
 
     /// `GET /v1/snapshots/{id or name}`
@@ -42,6 +111,15 @@ impl Client {
     /// `snapshot_not_found`; otherwise as for every call.
     pub async fn snapshot_info(&self, id_or_name: &str) -> Result<Snapshot, ClientError> {
         self.call(Method::GET, snapshot_path(id_or_name)?).read().await
+    }
+
+    /// The same of one that is being captured, after its end or `wait`, whichever is first.
+    ///
+    /// # Errors
+    /// `snapshot_not_found`; otherwise as for every call.
+    pub async fn snapshot_settled(&self, id_or_name: &str, wait: Duration) -> Result<Snapshot, ClientError> {
+        let query = [("wait_ms", u64::try_from(wait.as_millis()).unwrap_or(u64::MAX))];
+        self.call(Method::GET, snapshot_path(id_or_name)?).query(&query).read().await
     }
 
     /// `DELETE /v1/snapshots/{id or name}`
@@ -72,5 +150,24 @@ impl Client {
             .json(request)
             .read()
             .await
+    }
+
+    /// `POST /v1/snapshots/{id or name}/verify`: every byte of it, and a trial.
+    ///
+    /// # Errors
+    /// As for every call: see [`ClientError`]. Damage is told in the answer.
+    pub async fn verify_snapshot(&self, id_or_name: &str) -> Result<Verification, ClientError> {
+        self.change("verify", None, Method::POST, format!("{}/verify", snapshot_path(id_or_name)?)).read().await
+    }
+
+    /// `GET /v1/snapshots/{id or name}/diff`: which files differ from those of another snapshot, or from what its source
+    /// was made from.
+    ///
+    /// # Errors
+    /// As for every call: see [`ClientError`].
+    pub async fn diff_snapshots(&self, from: Option<&str>, to: &str, patch: bool) -> Result<SnapshotDiff, ClientError> {
+        let mut query: Vec<(&str, String)> = from.map(|from| ("from", from.to_owned())).into_iter().collect();
+        query.extend(patch.then(|| ("patch", "true".to_owned())));
+        self.call(Method::GET, format!("{}/diff", snapshot_path(to)?)).query(&query).read().await
     }
 }

@@ -16,6 +16,8 @@ pub(crate) const SANDBOX_DISK_LIMIT: &str = "sandbox.disk_limit";
 pub(crate) const SANDBOX_STOPPED: &str = "sandbox.stopped";
 /// It has ended and is removed.
 pub(crate) const SANDBOX_GONE: &str = "sandbox.gone";
+/// A program that was to be told of a copy did not end well.
+pub(crate) const SANDBOX_HOOK_FAILED: &str = "sandbox.hook_failed";
 /// It never came up.
 pub(crate) const SANDBOX_FAILED: &str = "sandbox.failed";
 
@@ -48,6 +50,9 @@ const SNAPSHOT_FAILED: &str = "snapshot.failed";
 /// A capture was deleted.
 const SNAPSHOT_DELETED: &str = "snapshot.deleted";
 
+/// Bytes of a capture on the disk are not those that were captured.
+const SNAPSHOT_DAMAGED: &str = "snapshot.damaged";
+
 /// All kinds.
 pub(crate) const KINDS: &[&str] = &[
     SANDBOX_RUNNING,
@@ -55,6 +60,7 @@ pub(crate) const KINDS: &[&str] = &[
     SANDBOX_DISK_LIMIT,
     SANDBOX_STOPPED,
     SANDBOX_GONE,
+    SANDBOX_HOOK_FAILED,
     SANDBOX_FAILED,
     SANDBOX_DEADLINE_SOON,
     SANDBOX_EXPIRED,
@@ -65,6 +71,7 @@ pub(crate) const KINDS: &[&str] = &[
     PREVIEW_ROTATED,
     PREVIEW_RENEWED,
     PREVIEW_REVOKED,
+    SNAPSHOT_DAMAGED,
     ACCESS_KEY_MADE,
     ACCESS_KEY_REVOKED,
     SERVER_REPAIRED,
@@ -80,6 +87,18 @@ pub(crate) fn event(account: &Account, kind: &str, about: &EventAbout) -> Change
         // Plain data: this does not fail.
         doc: serde_json::to_value(about).unwrap_or_default(),
     })
+}
+
+/// Tells that bytes of a snapshot were found to be others, if they were.
+pub(crate) fn damaged(account: &Account, shown: &Snapshot) -> Option<Change> {
+    let reason = shown.damage.clone()?;
+    let about = EventAbout {
+        sandbox: Some(shown.source.clone()),
+        snapshot: Some(shown.id.clone()),
+        reason: Some(reason),
+        ..EventAbout::default()
+    };
+    Some(event(account, SNAPSHOT_DAMAGED, &about))
 }
 
 /// Tells where a snapshot has come to, where that is worth telling.

@@ -319,6 +319,12 @@ pub(crate) async fn of_snapshot(platform: &Platform, cell: &SnapshotCell, operat
     entry
 }
 
+/// What is written down of a snapshot that was taken in: its source may never have been here.
+pub(crate) fn imported(cell: &SnapshotCell) -> Entry {
+    let changes = events::snapshot(&cell.account, &cell.to_be()).into_iter().collect();
+    Entry { changes, ..Entry::default() }
+}
+
 /// The ledger of a snapshot's source, which may have ended meanwhile.
 async fn of_source(platform: &Platform, account: Account, shown: &Snapshot) -> Option<Ledger> {
     if let Some(source) = platform.registry().sandbox(&account, &shown.source) {

@@ -12,6 +12,7 @@ mod events;
 mod executions;
 mod hands;
 mod heir;
+mod keeping;
 mod ledger;
 mod operation;
 mod operations;
@@ -23,6 +24,8 @@ mod reconcile;
 mod records;
 mod recovery;
 mod registry;
+mod scrubber;
+mod staging;
 mod stream;
 #[cfg(test)]
 mod trials;
@@ -33,7 +36,7 @@ mod webhooks;
 
 pub use caller::{ACCOUNT_DEFAULT, Caller};
 pub use operation::{Answered, Call};
-pub use platform::{Config, Ground, OutputFollower, Platform};
+pub use platform::{Config, ExportedSnapshot, Ground, OutputFollower, Platform, SnapshotsWanted};
 pub use previews::{IssuedPreview, PreviewCredential, PreviewPass, PreviewToken, TokenError};
 pub use remuda_engine::{Fingerprint, Parts};
 pub use remuda_guest_proto::{ByteRange, Conditions, Contents};

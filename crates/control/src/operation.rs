@@ -99,7 +99,7 @@ pub(crate) struct Ended<T> {
     pub(crate) hands_back: bool,
     /// The snapshot of a fork, which is seen to once the outcome is on record, and not before.
     pub(crate) settling: Option<Arc<SnapshotCell>>,
-    /// The snapshot that was verified in it: it is active once that is on record.
+    /// The snapshot that was captured in it: it is active, or has failed, once that is on record.
     pub(crate) publishing: Option<Arc<SnapshotCell>>,
 }
 
@@ -124,7 +124,7 @@ impl<T> Ended<T> {
         Ended { over: Some(cell.clone()), ..self }
     }
 
-    /// Names the snapshot that is active once this is on record.
+    /// Names the snapshot of which it is told what became of it once this is on record.
     pub(crate) fn publishing(self, cell: &Arc<SnapshotCell>) -> Self {
         Ended { publishing: Some(cell.clone()), ..self }
     }
@@ -319,6 +319,7 @@ pub(crate) async fn conclude<T: Serialize>(platform: &Platform, work: &Work, end
     }
     // Where it could not be written, the next server does both.
     if let Some(cell) = publishing.filter(|_| written) {
+        platform.registry().tables().named(&cell);
         cell.written();
     }
     if let Some(cell) = settling.filter(|_| written) {

@@ -1,6 +1,8 @@
 //! What is written down of sandboxes, snapshots and executions, and how it is read back: the documents that the journal
 //! keeps without looking into them. What was written by an earlier build must still be read: members are only added.
 
+use std::collections::BTreeMap;
+
 use remuda_engine::{Fingerprint, HostFacts, LayerSeal, MemoryImage};
 use remuda_journal::{
     Change, ExecutionRecord, Journal, NewExecution, NewSnapshot, SandboxChange, SandboxRecord, SnapshotChange,
@@ -84,6 +86,12 @@ pub(crate) struct SnapshotDoc {
     /// took it over, and did until it was captured.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) unbound: bool,
+    /// The name that it takes over when it is active.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) takes_name: Option<String>,
+    /// Parts of it that were found damaged, and how.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) damaged_parts: BTreeMap<String, String>,
 }
 
 /// Everything about an execution that is not in the columns of its record.

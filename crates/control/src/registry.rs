@@ -2,11 +2,11 @@
 //! answered from here; what has ended is in the journal alone, which is told of every change first or with it.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use remuda_engine::{Fingerprint, MemoryImage};
-use remuda_journal::{Change, SandboxChange};
+use remuda_journal::{Change, SandboxChange, SnapshotChange};
 use remuda_types::wire::{DueTo, Labels, Sandbox, Snapshot};
 use remuda_types::{Account, Error, ErrorCode, SandboxId, SandboxState, SnapshotId, SnapshotMode, SnapshotState, Uid};
 use tokio::sync::{Notify, watch};
@@ -68,6 +68,8 @@ pub(crate) struct SandboxCell {
     pub(crate) life: Arc<Life>,
     /// Who watches its files.
     pub(crate) watches: Arc<Watches>,
+    /// Whether somebody sees to the program that it was launched with.
+    pub(crate) kept: AtomicBool,
 }
 
 impl SandboxCell {
@@ -98,6 +100,7 @@ impl SandboxCell {
             continues: OnceLock::new(),
             removing: Arc::default(),
             watches: Arc::default(),
+            kept: AtomicBool::new(false),
         })
     }
 
@@ -221,6 +224,8 @@ pub(crate) struct SnapshotCell {
     pub(crate) id: SnapshotId,
     pub(crate) account: Account,
     inner: Mutex<SnapshotInner>,
+    /// Tells that what became of it is on record.
+    settled: watch::Sender<()>,
 }
 
 /// What changes of a snapshot.
@@ -230,14 +235,15 @@ pub(crate) struct SnapshotInner {
     pub(crate) doc: SnapshotDoc,
     /// Restores that read it now.
     pub(crate) readers: usize,
-    /// It is active, and that is not on the disk yet: nobody is told.
-    unwritten: bool,
+    /// It is active or has failed, and that is not on the disk yet: nobody is told that it is active.
+    pub(crate) unwritten: bool,
 }
 
 impl SnapshotCell {
     pub(crate) fn new(account: Account, doc: SnapshotDoc) -> Arc<SnapshotCell> {
         let id = doc.shown.id.clone();
-        Arc::new(SnapshotCell { id, account, inner: Mutex::new(SnapshotInner { doc, readers: 0, unwritten: false }) })
+        let inner = Mutex::new(SnapshotInner { doc, readers: 0, unwritten: false });
+        Arc::new(SnapshotCell { id, account, inner, settled: watch::Sender::new(()) })
     }
 
     pub(crate) fn inner(&self) -> MutexGuard<'_, SnapshotInner> {
@@ -269,6 +275,39 @@ impl SnapshotCell {
     /// What was to be written down is.
     pub(crate) fn written(&self) {
         self.inner().unwritten = false;
+        self.settled.send_replace(());
+    }
+
+    /// Waits until what became of its capture is on record.
+    pub(crate) async fn settled(&self) {
+        let mut told = self.settled.subscribe();
+        loop {
+            {
+                let inner = self.inner();
+                let under_way = matches!(inner.doc.shown.state, SnapshotState::Capturing | SnapshotState::Verifying);
+                if !under_way && !inner.unwritten {
+                    return;
+                }
+            }
+            // The sender goes with the cell.
+            if told.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// What is written down of it when it is active, with the name that it takes over.
+    pub(crate) fn takes_name(&self) -> Result<Vec<Change>, Error> {
+        let taken = {
+            let doc = &mut self.inner().doc;
+            let taken = doc.takes_name.take();
+            if taken.is_some() {
+                doc.shown.name.clone_from(&taken);
+            }
+            taken
+        };
+        let takes = taken.map(|name| Change::Snapshot(SnapshotChange::of(&self.id).takes_name(name)));
+        Ok(std::iter::once(self.doc().change()?).chain(takes).collect())
     }
 
     /// All that is written down of it, as it stands.
@@ -404,6 +443,21 @@ impl Tables {
             s.account == *account && !s.is_over() && s.show().name.as_deref() == Some(id_or_name)
         };
         by_id.or_else(|| self.snapshots.values().find(named)).cloned()
+    }
+
+    /// A snapshot has its name now, which no other has any more.
+    pub(crate) fn named(&self, cell: &SnapshotCell) {
+        let name = {
+            let shown = &cell.inner().doc.shown;
+            shown.name.clone().filter(|_| shown.state == SnapshotState::Active)
+        };
+        let Some(name) = name else { return };
+        for other in self.snapshots.values().filter(|s| s.account == cell.account && s.id != cell.id && !s.is_over()) {
+            let theirs = &mut other.inner().doc.shown.name;
+            if theirs.as_ref() == Some(&name) {
+                *theirs = None;
+            }
+        }
     }
 
     /// A snapshot by its id, of whatever account: for the platform's own reckoning, never for a caller.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use remuda_types::{SnapshotId, Uid};
 
 use crate::adoption::Adopted;
+use crate::diff::{self, DiffLimits, Differences, Side};
 use crate::dirs::Dirs;
 use crate::error::{Result, Tried};
 use crate::freeze::Frozen;
@@ -155,6 +156,14 @@ impl Engine {
     /// Looks through the places of this data directory.
     pub fn leftovers(&self) -> Result<Leftovers> {
         self.host.leftovers()
+    }
+
+    /// Compares the files with which machines on these two sides would begin, by the layers that only one of them stands
+    /// on. Nothing of the look is left behind.
+    pub async fn differences(&self, before: Side, after: Side, limits: DiffLimits) -> Result<Differences> {
+        let dirs = self.dirs.clone();
+        let comparing = tokio::task::spawn_blocking(move || diff::differences(&dirs, &before, &after, limits));
+        comparing.await.map_err(std::io::Error::other).tried(|| "compare two snapshots".into())?
     }
 
     /// Looks at everything that the machine has of this data directory. Blocks for as long as that takes.

@@ -18,7 +18,7 @@ use crate::state_file;
 /// Where an image's directory keeps what is known of it.
 const MANIFEST: &str = "manifest.json";
 /// Files of an image, in the order in which runsc takes them.
-const NAMES: [&str; 3] = ["checkpoint.img", "pages_meta.img", "pages.img"];
+const NAMES: [&str; 3] = MemoryImage::NAMES;
 
 /// The open files of an image.
 #[derive(Debug)]
@@ -58,6 +58,11 @@ impl ImageFiles {
                 Ok(())
             }
         }
+    }
+
+    /// One of them, to be written.
+    pub(crate) fn to_write(&self, index: usize) -> io::Result<File> {
+        self.0[index].try_clone()
     }
 
     /// As runsc takes them.
@@ -107,6 +112,14 @@ pub struct MemoryImage {
 }
 
 impl MemoryImage {
+    /// Names of its files, in the order in which runsc takes them.
+    pub const NAMES: [&str; 3] = ["checkpoint.img", "pages_meta.img", "pages.img"];
+
+    /// Digests of its files, in the same order; empty for one that was never read.
+    pub fn digests(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(|file| file.digest.as_deref().unwrap_or(""))
+    }
+
     /// Takes in the files that a checkpoint has just finished writing into `written` and moves them to `dir`.
     pub fn publish(written: &Path, files: &ImageFiles, dir: &Path) -> Result<MemoryImage> {
         let mut records = Vec::new();
@@ -163,6 +176,27 @@ impl MemoryImage {
             file.sync_all().tried(|| format!("flush {}", path.display()))?;
         }
         self.record(&self.dir)
+    }
+
+    /// Reads every file whole and holds it against its digest, whatever the kernel says of it. Blocks for as long as that
+    /// takes.
+    ///
+    /// # Errors
+    /// `Damaged` where one is not what was captured.
+    pub fn check_whole(&self) -> Result<()> {
+        for record in &self.files {
+            let path = self.dir.join(&record.name);
+            let (_, seen) = open_unfollowed(&path)?;
+            let Some(expected) = &record.digest else { return Err(changed(&path, "it was never verified")) };
+            if seen.size != record.witness.size {
+                let why = format!("{} bytes long, {} were captured", seen.size, record.witness.size);
+                return Err(changed(&path, &why));
+            }
+            if digest(&path)? != *expected {
+                return Err(changed(&path, "its digest is not the one that was recorded"));
+            }
+        }
+        Ok(())
     }
 
     /// Opens the files for a restore, after making sure that they are what was captured.

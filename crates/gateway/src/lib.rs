@@ -37,6 +37,7 @@ mod snapshots;
 mod terminal_socket;
 mod terminals;
 mod tls;
+mod transfers;
 mod trees;
 mod usage;
 mod watch;

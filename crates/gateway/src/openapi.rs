@@ -217,6 +217,13 @@ mod tests {
             "POST /v1/sandboxes/{id}/start",
             "POST /v1/sandboxes/{id}/stop",
             "POST /v1/snapshots/{snapshot}/restore",
+            "POST /v1/snapshots/{snapshot}/verify",
+            "GET /v1/snapshots/{snapshot}/diff",
+            "GET /v1/snapshots/{snapshot}/export",
+            "GET /v1/imports/{digest}",
+            "PUT /v1/imports/{digest}",
+            "DELETE /v1/imports/{digest}",
+            "POST /v1/imports/{digest}/snapshot",
             "PUT /v1/sandboxes/{id}/files",
         ]
         .map(str::to_owned)

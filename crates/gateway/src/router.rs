@@ -25,7 +25,7 @@ use crate::openapi::Base;
 use crate::queries::{Queries, refuse_unknown};
 use crate::{
     doctor, events, executions, files, follow, keys, operations, paths, ports, previews, receipts, sandboxes, search,
-    server, snapshots, terminal_socket, terminals, trees, usage, watch, webhooks, whoami,
+    server, snapshots, terminal_socket, terminals, transfers, trees, usage, watch, webhooks, whoami,
 };
 
 /// Every route for whom `access` lets in.
@@ -117,6 +117,11 @@ fn guarded_routes() -> OpenApiRouter<Platform> {
         .routes(routes!(snapshots::list))
         .routes(routes!(snapshots::show, snapshots::remove))
         .routes(routes!(snapshots::restore))
+        .routes(routes!(snapshots::verify))
+        .routes(routes!(snapshots::diff))
+        .routes(routes!(transfers::export))
+        .routes(routes!(transfers::show, transfers::write, transfers::remove))
+        .routes(routes!(transfers::import))
         .routes(routes!(operations::list))
         .routes(routes!(whoami::whoami))
         .routes(routes!(usage::usage))

@@ -58,6 +58,7 @@ fn samples() -> Vec<Sample> {
                 .replace("{preview}", "prev-aaaaaaaaaaaaaaaaaaaa")
                 .replace("{account}", "other")
                 .replace("{snapshot}", "none")
+                .replace("{digest}", &"0".repeat(64))
                 .replace("{port}", "80")
                 .replace("{path}", "a");
             if path.contains("/files") && call != Action::ChangeFiles {
@@ -318,7 +319,7 @@ async fn a_head_that_is_too_long_is_an_error_like_any_other() {
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = tcp.local_addr().unwrap();
     let shutdown = CancellationToken::new();
-    let serving = tokio::spawn(serve_tcp(tcp, world.platform.clone(), shutdown.clone()));
+    let serving = tokio::spawn(serve_tcp(tcp, world.platform.clone(), crate::world::front(), None, shutdown.clone()));
     let long = format!("X-Long: {}\r\n", "a".repeat(70 << 10));
     let many: String = (0..140).map(|number| format!("X-{number}: a\r\n")).collect();
     for (headers, limit) in [(long, "http_head_bytes_max"), (many, "http_headers_max")] {

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::CALLS_WITH_INPUT;
 use crate::batch::{Batch, Changed};
 use crate::files::{ByteRange, Conditions};
 use crate::frame::{FrameError, Kind};
 use crate::input::{Input, PtySize};
 use crate::search::{Glob, Grep, LineMatch};
 use crate::watch::Watch;
+use crate::{CALLS_WITH_INPUT, CALLS_WITH_LEFT_OUT};
 
 /// A call of the host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -184,6 +184,9 @@ pub enum Request {
     Batch(Batch),
     /// Names the open files that have no name left, which gVisor cannot checkpoint. Answered by [`Reply::Sentences`].
     DeletedOpenFiles,
+    /// Names what a capture of files alone leaves out of what is there now: what lies in memory, and pipes and sockets.
+    /// Answered by [`Reply::Sentences`].
+    LeftOutOfFiles,
     /// Asks what became of an effect that this or an earlier host asked for. Answered as the effect's own call was or
     /// would have been, once that is known; with [`AgentErrorKind::Undone`] if nothing of it was or will be done; with
     /// [`AgentErrorKind::Forgotten`] if that can't be told any more.
@@ -207,6 +210,7 @@ impl Request {
             Request::Glob(_) | Request::Grep(_) | Request::Batch(_) | Request::Watch(_) => 4,
             Request::Resize { .. } | Request::Input(_) => CALLS_WITH_INPUT,
             Request::Spawn(spawn) if spawn.pty.is_some() => CALLS_WITH_INPUT,
+            Request::LeftOutOfFiles => CALLS_WITH_LEFT_OUT,
             _ => 0,
         }
     }

@@ -19,6 +19,7 @@ use crate::execution::{Execution, Target};
 use crate::files;
 use crate::inbox::Ending;
 use crate::launch::launch;
+use crate::left_out;
 use crate::limits::{EXECUTION_ID_BYTES_MAX, EXECUTIONS_LIVE_MAX, EXECUTIONS_MAX, PUMP_BUFFER_BYTES};
 use crate::outbox::Host;
 use crate::pump::{drain, pump};
@@ -78,6 +79,9 @@ fn request(agent: &Arc<Agent>, call: u32, payload: &[u8]) {
         Request::Outcome { effect } => tell_outcome(agent, effect, host, call),
         Request::Ping => agent.reply(host, call, &Ok(Reply::Done)),
         Request::DeletedOpenFiles => files::call(agent, host, call, |_| Ok(crate::deleted::sentences())),
+        Request::LeftOutOfFiles => {
+            files::call(agent, host, call, |agent| Ok(left_out::sentences(&agent.inherited.root)))
+        }
         Request::ReadFile { path, user } => files::read(agent, host, call, files::Read::whole(path, user)),
         Request::OpenFile { path, user, range, conditions, digest_bytes_max } => {
             let part = Some(files::Part { range, conditions, digest_bytes_max });

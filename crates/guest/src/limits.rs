@@ -104,6 +104,12 @@ pub const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Sentences about deleted open files, and about what a search left out.
 pub const SENTENCES_MAX: usize = 64;
 
+/// Entries that are looked at to name what a capture of files leaves out.
+pub const LEFT_OUT_ENTRIES_MAX: usize = 200_000;
+
+/// How long that may take, in milliseconds.
+pub const LEFT_OUT_MS_MAX: u64 = 2_000;
+
 /// Size of a file of `/etc` that the agent reads, in bytes.
 pub const CONFIGURATION_BYTES_MAX: u64 = 4 << 20;
 

@@ -16,6 +16,7 @@ mod files;
 mod identity;
 mod inbox;
 mod launch;
+mod left_out;
 mod limits;
 mod outbox;
 mod output_log;

@@ -81,7 +81,9 @@ impl Mind {
             Request::Ping | Request::Resize { .. } | Request::Remove { .. } => vec![reply(call, &Ok(Reply::Done))],
             Request::MakeDirectory { path, .. } => vec![reply(call, &Ok(Reply::Entry(directory(path))))],
             Request::List { .. } => vec![reply(call, &Ok(Reply::Entries { entries: Vec::new(), truncated: false }))],
-            Request::DeletedOpenFiles => vec![reply(call, &Ok(Reply::Sentences { sentences: Vec::new() }))],
+            Request::LeftOutOfFiles | Request::DeletedOpenFiles => {
+                vec![reply(call, &Ok(Reply::Sentences { sentences: Vec::new() }))]
+            }
             Request::Batch(batch) => {
                 let results =
                     batch.changes.iter().map(|_| Err(refusal(AgentErrorKind::NotFound, "there are no files")));

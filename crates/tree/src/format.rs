@@ -23,6 +23,8 @@ pub(crate) mod field {
     pub(crate) const KIND: usize = 156;
     pub(crate) const LINK: Range<usize> = 157..257;
     pub(crate) const MAGIC: Range<usize> = 257..265;
+    pub(crate) const MAJOR: Range<usize> = 329..337;
+    pub(crate) const MINOR: Range<usize> = 337..345;
     /// POSIX's form alone: what stands before the name.
     pub(crate) const PREFIX: Range<usize> = 345..500;
     pub(crate) const STRETCHES: usize = 386;
@@ -190,11 +192,30 @@ pub(crate) fn stretches(block: &Block, first: bool) -> Option<(Vec<(u64, u64)>, 
 /// Adds an entry that says what is not in the archive, and why.
 pub(crate) fn skipped(out: &mut Vec<u8>, sentence: &str) {
     let sentence = sentence.replace('\n', "?");
+    let mut bytes = Vec::new();
+    record(&mut bytes, SKIPPED.as_bytes(), sentence.as_bytes());
+    text(out, b"remuda", b'g', &bytes);
+}
+
+/// Adds what is told of the next entry beside its header.
+pub(crate) fn extended(out: &mut Vec<u8>, records: &[(&[u8], &[u8])]) {
+    let mut bytes = Vec::new();
+    for (key, value) in records {
+        record(&mut bytes, key, value);
+    }
+    if !bytes.is_empty() {
+        text(out, b"remuda", b'x', &bytes);
+    }
+}
+
+fn record(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     // The record's length counts itself.
-    let rest = SKIPPED.len() + sentence.len() + 3;
+    let rest = key.len() + value.len() + 3;
     let length = (1..).map(|digits| rest + digits).find(|length| length.to_string().len() + rest == *length);
-    let record = format!("{} {SKIPPED}={sentence}\n", length.unwrap_or(rest + 1));
-    text(out, b"remuda", b'g', record.as_bytes());
+    out.extend_from_slice(length.unwrap_or(rest + 1).to_string().as_bytes());
+    for piece in [b" ".as_slice(), key, b"=", value, b"\n"] {
+        out.extend_from_slice(piece);
+    }
 }
 
 #[cfg(test)]

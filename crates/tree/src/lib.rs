@@ -1,5 +1,5 @@
 //! Directory trees as tar archives: packed from a directory, and unpacked beneath one. Used by the guest's agent and by
-//! the command line, each of which believes nothing that the other side's archive says: whatever is in it, nothing is
+//! the command line, and for captures by the engine, each of which believes nothing that the other side's archive says: whatever is in it, nothing is
 //! read or written outside of the directory that was named. Knows no channel, no thread and no API.
 //!
 //! What is written is GNU's form, since every tar reads it and names are bytes in it. What is read is that, POSIX's and
@@ -7,12 +7,16 @@
 
 mod beneath;
 mod format;
+#[cfg(feature = "frozen")]
+mod frozen;
 mod holes;
 mod pack;
 mod read;
 mod unpack;
 
 pub use beneath::open_directory;
+#[cfg(feature = "frozen")]
+pub use frozen::{FrozenError, FrozenTakes, FrozenWriter, MANIFEST_BYTES_MAX, read_frozen};
 pub use holes::{HOLE_BYTES_MIN, next_stretch};
 pub use pack::{PackError, Packed, Source, pack};
 pub use unpack::{Unpack, UnpackCause, UnpackError, Unpacked, unpack};

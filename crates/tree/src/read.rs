@@ -35,6 +35,12 @@ pub(crate) struct Item {
     pub(crate) size: u64,
     /// Where its data belongs, if it has holes.
     pub(crate) stretches: Option<Vec<(u64, u64)>>,
+    /// Attributes that extended headers tell of it, by the whole key.
+    pub(crate) attributes: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Numbers of a device.
+    pub(crate) device: Option<(u64, u64)>,
+    /// Whether a device is one of characters.
+    pub(crate) character: bool,
 }
 
 /// Why an archive can't be read on.
@@ -61,7 +67,11 @@ struct Records {
     uid: Option<u32>,
     gid: Option<u32>,
     modified: Option<(i64, u32)>,
+    attributes: Vec<(Vec<u8>, Vec<u8>)>,
 }
+
+/// Attributes of one entry.
+const ATTRIBUTES_MAX: usize = 16;
 
 /// An archive on its way in.
 pub(crate) struct Reader<R> {
@@ -161,6 +171,9 @@ impl<R: Read> Reader<R> {
             modified: records.modified.unwrap_or((signed(&block[field::MTIME]).unwrap_or(0), 0)),
             size: records.size.unwrap_or(size),
             stretches: None,
+            attributes: records.attributes,
+            device: parse(&block[field::MAJOR]).zip(parse(&block[field::MINOR])),
+            character: kind == b'3',
         };
         match kind {
             b'S' => self.stretches(block, &mut item)?,
@@ -259,6 +272,12 @@ impl<R: Read> Reader<R> {
             key if key == SKIPPED.as_bytes() && self.skipped.len() < SKIPPED_MAX => {
                 self.skipped.push(crate::shown(value));
             }
+            key if key.starts_with(b"SCHILY.xattr.") => {
+                if records.attributes.len() >= ATTRIBUTES_MAX {
+                    return bad(format!("an entry has more than {ATTRIBUTES_MAX} attributes"));
+                }
+                records.attributes.push((key.to_vec(), value.to_vec()));
+            }
             key if key.starts_with(b"GNU.sparse.") => {
                 return bad("it holds a sparse file in POSIX's form; make it with --format=gnu");
             }
@@ -267,7 +286,13 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    fn pass_over(&mut self) -> Result<(), Bad> {
+    /// What it comes from.
+    pub(crate) fn input(&self) -> &R {
+        &self.input
+    }
+
+    /// Passes over what is left of the entry that was read last.
+    pub(crate) fn pass_over(&mut self) -> Result<(), Bad> {
         let left = self.left + std::mem::take(&mut self.fill) as u64;
         self.left = 0;
         let passed = io::copy(&mut self.input.by_ref().take(left), &mut io::sink())?;

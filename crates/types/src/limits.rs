@@ -134,6 +134,25 @@ pub const WEBHOOK_DELIVERIES_MAX: usize = 100;
 pub const WEBHOOK_CONCURRENT_MAX: usize = 32;
 /// How long an event stream is silent at most before it says that it is still there, in milliseconds.
 pub const EVENTS_HEARTBEAT_MS: u64 = 15_000;
+/// Frozen layers below one sandbox's files: what stands on more can't be captured and gone on from.
+pub const LAYERS_MAX: usize = 120;
+/// Paths that one comparison of snapshots tells at most.
+pub const DIFF_CHANGES_MAX: usize = 10_000;
+/// Largest file of which a comparison of snapshots tells a patch, in bytes.
+pub const DIFF_FILE_BYTES_MAX: u64 = 256 << 10;
+/// Contents of files that one comparison of snapshots makes patches of, in bytes, both sides together.
+pub const DIFF_TEXTS_BYTES_MAX: u64 = 8 << 20;
+/// Largest file of an exported snapshot that is taken in, in bytes.
+pub const IMPORT_BYTES_MAX: u64 = 256 << 30;
+/// Files of exported snapshots that are on their way in for one account.
+pub const IMPORTS_MAX: usize = 16;
+/// How long one of them is kept after its last piece, in milliseconds.
+pub const IMPORT_KEPT_MS: u64 = 86_400_000;
+/// How often all kept bytes of snapshots are read and held against their digests unless the server is set otherwise, in
+/// milliseconds.
+pub const SCRUB_EVERY_MS_DEFAULT: u64 = 86_400_000;
+/// Bytes that are read for that in a second at most, on average.
+pub const SCRUB_BYTES_PER_SECOND_MAX: u64 = 64 << 20;
 /// Free disk space below which captures are refused, in bytes.
 pub const DISK_LOW_WATER_BYTES: u64 = 512 << 20;
 /// How often records, memory and machine are compared unless the server is set otherwise, in milliseconds.

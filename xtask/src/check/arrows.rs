@@ -14,7 +14,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("remuda-tree", &[]),
     ("remuda-guest", &["remuda-types", "remuda-guest-proto", "remuda-tree"]),
     ("remuda-journal", &["remuda-types"]),
-    ("remuda-engine", &["remuda-types"]),
+    // It exports captures as archives, and takes strangers' ones in.
+    ("remuda-engine", &["remuda-types", "remuda-tree"]),
     ("remuda-client", &["remuda-types"]),
     ("remuda-stand-in", &["remuda-types", "remuda-engine", "remuda-guest-proto"]),
     ("remuda-control", &["remuda-types", "remuda-journal", "remuda-engine", "remuda-guest-proto", "remuda-stand-in"]),

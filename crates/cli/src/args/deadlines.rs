@@ -104,6 +104,17 @@ pub(super) fn reconcile_every(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The shortest time in which all of what is kept is read once more, and the longest.
+const SCRUB_EVERY: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(365 * 86_400);
+
+pub(super) fn scrub_every(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    match SCRUB_EVERY.contains(&time) {
+        true => Ok(time),
+        false => Err("it must be between a second and a year".to_owned()),
+    }
+}
+
 /// The shortest life of a key, which must outlast the retries of its call, and the longest.
 const KEYS_LIVE: std::ops::RangeInclusive<Duration> = Duration::from_secs(60)..=Duration::from_secs(365 * 86_400);
 

@@ -9,6 +9,7 @@ mod help;
 mod machine;
 mod previews;
 mod signal;
+mod snapshots;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -22,7 +23,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
-use remuda_types::limits::{FORK_COUNT_MAX, MEMORY_MIB_DEFAULT};
+use remuda_types::limits::MEMORY_MIB_DEFAULT;
 use remuda_types::{QuotaLimits, QuotaSetting, ReceiptId, SandboxId, Slot, SnapshotMode};
 
 pub use self::access::{AccountCommand, Key, KeyCreate, NarrowingArgs, OfAccount};
@@ -31,6 +32,9 @@ use self::egress::EgressArgs;
 pub use self::execution::{Attach, Cancel, Exec, Logs};
 pub use self::machine::{Doctor, Setup};
 pub use self::previews::PreviewCommand;
+pub use self::snapshots::{
+    Fork, LaunchArgs, Restore, Snapshot, SnapshotCreate, SnapshotDiff, SnapshotImport, SnapshotLs, Tree,
+};
 use self::tls::TlsArgs;
 use self::values::{disk_mib, drills, listen, memory_mib, number, of_receipt, pair, sandbox_id};
 pub use self::webhooks::WebhookCommand;
@@ -140,6 +144,8 @@ pub enum Command {
     Fork(Fork),
     /// Start a sandbox from a snapshot and print its id
     Restore(Restore),
+    /// Show where everything comes from: images, sandboxes, snapshots and forks
+    Tree(Tree),
     /// Make, list and revoke access keys
     #[command(subcommand)]
     Key(Key),
@@ -191,6 +197,9 @@ pub struct Serve {
     /// How often records, memory and machine are compared, and what differs is repaired where that is certain
     #[arg(long, value_name = "TIME", value_parser = deadlines::reconcile_every, default_value = "10m")]
     pub reconcile_every: Duration,
+    /// How often all kept bytes of snapshots are read, slowly, and held against their digests
+    #[arg(long, value_name = "TIME", value_parser = deadlines::scrub_every, default_value = "24h")]
+    pub scrub_every: Duration,
     /// How long the outcome of a call is kept under its key, from when it came; those of executions are kept as long as
     /// their record, and no less
     #[arg(long, value_name = "TIME", value_parser = deadlines::keys_live, default_value = "24h")]
@@ -280,6 +289,8 @@ pub struct Create {
     #[command(flatten)]
     pub labels: LabelArgs,
     #[command(flatten)]
+    pub launch: LaunchArgs,
+    #[command(flatten)]
     pub key: KeyArg,
 }
 
@@ -336,96 +347,6 @@ impl From<Mode> for SnapshotMode {
             Mode::Filesystem => SnapshotMode::Filesystem,
         }
     }
-}
-
-/// What must run in a sandbox that is made from files alone.
-#[derive(Debug, Args)]
-pub struct LaunchArgs {
-    /// Launch recipe of a filesystem capture, as a JSON file: {"argv": […], "port": N, "ready_path": "/…"}
-    #[arg(long, value_name = "FILE")]
-    pub launch: Option<PathBuf>,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum Snapshot {
-    /// Capture a sandbox, which goes on, and print the snapshot's id
-    Create(SnapshotCreate),
-    /// List snapshots
-    Ls {
-        /// Deleted ones too
-        #[arg(short, long)]
-        all: bool,
-    },
-    /// Show a snapshot
-    Show {
-        /// Snapshot, by id or name
-        snapshot: String,
-    },
-    /// Delete snapshots; sandboxes that stand on them go on
-    Rm {
-        /// Snapshots, by id or name
-        #[arg(required = true)]
-        snapshots: Vec<String>,
-        #[command(flatten)]
-        key: KeyArg,
-    },
-}
-
-#[derive(Debug, Args)]
-pub struct SnapshotCreate {
-    #[command(flatten)]
-    pub sandbox: One,
-    /// Name to find it by
-    #[arg(long)]
-    pub name: Option<String>,
-    /// What to capture: `memory`, the whole running machine, or `filesystem`, its files alone
-    #[arg(long, value_enum, default_value_t = Mode::Memory, hide_possible_values = true)]
-    pub mode: Mode,
-    #[command(flatten)]
-    pub labels: LabelArgs,
-    #[command(flatten)]
-    pub launch: LaunchArgs,
-    #[command(flatten)]
-    pub key: KeyArg,
-}
-
-#[derive(Debug, Args)]
-pub struct Fork {
-    #[command(flatten)]
-    pub sandbox: One,
-    /// How many branches
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(FORK_COUNT_MAX)))]
-    pub count: u32,
-    /// What to capture: `memory`, the whole running machine, or `filesystem`, its files alone
-    #[arg(long, value_enum, default_value_t = Mode::Memory, hide_possible_values = true)]
-    pub mode: Mode,
-    /// Slots of the branches, separated by commas, as many as --count
-    #[arg(long, alias = "slot", value_delimiter = ',', value_name = "SLOT,…")]
-    pub slots: Option<Vec<Slot>>,
-    #[command(flatten)]
-    pub deadline: DeadlineArgs,
-    #[command(flatten)]
-    pub labels: LabelArgs,
-    #[command(flatten)]
-    pub launch: LaunchArgs,
-    #[command(flatten)]
-    pub key: KeyArg,
-}
-
-#[derive(Debug, Args)]
-pub struct Restore {
-    /// Snapshot, by id or name
-    pub snapshot: String,
-    /// Slot to take; the first free one when not given
-    pub slot: Option<Slot>,
-    #[command(flatten)]
-    pub deadline: DeadlineArgs,
-    #[command(flatten)]
-    pub labels: LabelArgs,
-    #[command(flatten)]
-    pub launch: LaunchArgs,
-    #[command(flatten)]
-    pub key: KeyArg,
 }
 
 /// What became of a call.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use remuda_types::limits::{DISK_MIB_MAX, DISK_MIB_MIN, EXECUTION_TIMEOUT_MS_MAX, MEMORY_MIB_MAX, MEMORY_MIB_MIN};
-use remuda_types::{ExecutionId, IdError, OperationId, ReceiptId, SandboxId, SnapshotId};
+use remuda_types::{ExecutionId, IdError, OperationId, ReceiptId, SandboxId, SnapshotId, SnapshotState};
 
 use super::{Drills, OfReceipt};
 
@@ -86,6 +86,12 @@ pub fn time_limit(text: &str) -> Result<Duration, String> {
 /// Where to listen.
 pub fn listen(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "it must look like 127.0.0.1:8787 or [::1]:8787".to_owned())
+}
+
+/// Where a snapshot stands.
+pub fn snapshot_state(text: &str) -> Result<SnapshotState, String> {
+    let known = || "it must be capturing, verifying, active, failed, deleting or deleted".to_owned();
+    serde_json::from_value(text.into()).map_err(|_| known())
 }
 
 /// A number without a unit.

@@ -17,6 +17,8 @@ mod search;
 mod serve;
 mod setup;
 mod snapshots;
+mod transfers;
+mod tree;
 mod webhooks;
 
 use crate::args::{Cli, Command, Rodeo};
@@ -52,6 +54,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Snapshot(command) => snapshots::run(global, command).await,
         Command::Fork(args) => snapshots::fork(global, args).await,
         Command::Restore(args) => snapshots::restore(global, args).await,
+        Command::Tree(args) => tree::run(global, &args).await,
         Command::Key(command) => access::key(global, command).await,
         Command::Account(command) => access::account(global, command).await,
         Command::Usage(of) => access::usage(global, of.account.as_ref()).await,

@@ -20,6 +20,7 @@ pub async fn create(global: &Global, args: Create) -> anyhow::Result<u8> {
         on_deadline: args.deadline.on_deadline(),
         disk_mib: args.disk,
         internet: args.no_internet.then_some(false),
+        launch: super::snapshots::recipe(&args.launch)?,
     };
     let sandbox = connect_for(global, args.key.key)?.create_sandbox(&request).await?;
     made(global, &sandbox)

@@ -32,6 +32,7 @@ pub async fn run(global: &Global, args: &Serve) -> anyhow::Result<u8> {
         quotas: args.quotas(),
         timeout_max: args.timeout_max,
         reconcile_every: args.reconcile_every,
+        scrub_every: args.scrub_every,
         keys_live: args.keys_live,
         webhooks_to_private: args.webhooks_to_private,
         webhooks_trust: args.webhooks_trust.clone(),

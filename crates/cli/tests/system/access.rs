@@ -275,12 +275,9 @@ async fn at_a_quota_nothing_is_made_until_something_is_removed() {
     let failing = RestoreSnapshot {
         launch: Some(remuda_client::wire::LaunchRecipe {
             argv: vec!["false".into()],
-            cwd: None,
-            env: Default::default(),
-            user: None,
             port: 80,
-            ready_path: None,
             timeout_ms: Some(1_000),
+            ..Default::default()
         }),
         ..RestoreSnapshot::default()
     };

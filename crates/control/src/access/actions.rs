@@ -97,6 +97,17 @@ actions! {
     RemoveSnapshot "remove_snapshot" Needs::Scopes(&[SnapshotsDelete]);
     // Whoever restores a snapshot reads all that is in it.
     RestoreSnapshot "restore_snapshot" Needs::Scopes(&[SandboxesWrite, SnapshotsRead]);
+    // A trial makes a sandbox of it, and takes that away again.
+    VerifySnapshot "verify_snapshot" Needs::Scopes(&[SandboxesWrite, SnapshotsRead]);
+    // It tells what is in files.
+    DiffSnapshot "diff_snapshot" Needs::Scopes(&[SnapshotsRead, Files]);
+    // All that is in it.
+    ExportSnapshot "export_snapshot" Needs::Scopes(&[SnapshotsRead, Files]);
+    ShowImport "show_import" Needs::Scopes(&[SnapshotsWrite]);
+    WriteImport "write_import" Needs::Scopes(&[SnapshotsWrite]);
+    RemoveImport "remove_import" Needs::Scopes(&[SnapshotsWrite]);
+    // Of memory it needs more: see `operations::import`.
+    ImportSnapshot "import_snapshot" Needs::Scopes(&[SnapshotsWrite]);
     CreateKey "create_access_key" Needs::Scopes(&[Admin]);
     ListKeys "list_access_keys" Needs::Scopes(&[Admin]);
     RevokeKey "revoke_access_key" Needs::Scopes(&[Admin]);

@@ -62,6 +62,7 @@ impl Places {
             | Request::Input(_)
             | Request::Watch(_)
             | Request::DeletedOpenFiles
+            | Request::LeftOutOfFiles
             | Request::Outcome { .. }
             | Request::Ping => return Ok(None),
         };

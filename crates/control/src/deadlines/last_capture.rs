@@ -3,9 +3,8 @@
 
 use std::sync::Arc;
 
-use remuda_engine::free_bytes;
 use remuda_journal::Reservation;
-use remuda_types::limits::{DISK_LOW_WATER_BYTES, LABELS_MAX};
+use remuda_types::limits::LABELS_MAX;
 use remuda_types::wire::{CreateSnapshot, DueTo, Labels, Snapshot};
 use remuda_types::{Error, ErrorCode, Key, SandboxId, SandboxState, SnapshotId, SnapshotMode, SnapshotState};
 use serde_json::{Value, json};
@@ -14,12 +13,10 @@ use super::ending::why;
 use crate::access::Action;
 use crate::caller::Caller;
 use crate::operation::{Answered, Call, Ended, Operation, Work, canonical, operate};
-use crate::operations::capture::{self, CAPTURED, Capture, Wanted};
+use crate::operations::capture::{self, Begun, Wanted};
 use crate::operations::stop;
 use crate::platform::Platform;
-use crate::records::SnapshotDoc;
-use crate::registry::{SandboxCell, SnapshotCell};
-use crate::usage::Quotas;
+use crate::registry::SandboxCell;
 
 /// The label by which snapshots are found that deadlines made; its value says what was due.
 pub(crate) const LABEL: &str = "remuda.ended-by";
@@ -212,19 +209,12 @@ struct TakeLast {
     due_to: DueTo,
 }
 
-enum Plan {
-    /// It has processes.
-    Live(Box<Capture>),
-    /// It has none.
-    Ended(Arc<SandboxCell>, Box<SnapshotDoc>),
-}
-
 impl Operation for TakeLast {
     /// It is taken up after a crash as every capture is.
     const KIND: &'static str = capture::Take::KIND;
     const ACTION: Action = Action::CreateSnapshot;
     const ALWAYS: bool = true;
-    type Plan = Plan;
+    type Plan = Begun;
     type Output = Snapshot;
 
     fn target(&self) -> Option<&SandboxId> {
@@ -239,35 +229,18 @@ impl Operation for TakeLast {
         request
     }
 
-    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Plan, Reservation), Error> {
+    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Begun, Reservation), Error> {
         let cell = platform.living(caller, &self.source).await?;
         let labels = labels(&cell.labels, self.due_to);
-        let wanted = Wanted { name: None, mode: self.mode, labels, launch: None, of_fork: false };
-        if cell.state() != SandboxState::Stopped {
-            let capture = Capture::begin(platform, cell, wanted).await?;
-            let reservation = capture.reservation(platform)?;
-            return Ok((Plan::Live(Box::new(capture)), reservation));
-        }
-        platform.admit_work()?;
-        enough_disk(platform, &cell)?;
-        let doc = capture::describe(platform, &cell, wanted, false)?;
-        let share = Quotas(platform.accounts()).of_capture(&cell.account, &doc.shown.id, 0, false);
-        let snapshot = Some(doc.reservation()?);
-        let reservation = Reservation { snapshot, holds: share.holds, counts: share.counts, ..Reservation::default() };
-        Ok((Plan::Ended(cell, Box::new(doc)), reservation))
+        let wanted = Wanted { name: None, replace: false, mode: self.mode, labels, launch: None, of_fork: false };
+        let capture = Begun::begin(platform, cell, wanted).await?;
+        let reservation = capture.reservation(platform)?;
+        Ok((capture, reservation))
     }
 
-    async fn run(self, platform: &Platform, plan: Plan, work: &Work) -> Ended<Snapshot> {
-        let (cell, taken) = match plan {
-            Plan::Live(capture) => capture.take(platform, work).await,
-            Plan::Ended(source, doc) => {
-                let cell = SnapshotCell::new(work.account.clone(), *doc);
-                platform.registry().tables().add_snapshot(cell.clone());
-                let taken = take_files(platform, &source, &cell, work).await;
-                (cell, taken)
-            }
-        };
-        capture::conclude(platform, &cell, taken, work).await
+    async fn run(self, platform: &Platform, capture: Begun, work: &Work) -> Ended<Snapshot> {
+        let (cell, taken) = capture.take(platform, work, |_| {}).await;
+        capture::conclude(platform, &cell, taken, std::future::ready(None), work).await
     }
 }
 
@@ -282,33 +255,4 @@ fn labels(of: &Labels, due_to: DueTo) -> Labels {
         labels.entry(LABEL.to_owned()).or_insert_with(|| value.to_owned());
     }
     labels
-}
-
-fn enough_disk(platform: &Platform, cell: &SandboxCell) -> Result<(), Error> {
-    let free = free_bytes(platform.engine().dirs().data()).map_err(|e| crate::errors::engine(&cell.id, e))?;
-    if free < DISK_LOW_WATER_BYTES {
-        return Err(Error::new(ErrorCode::DiskFull, format!("the disk is too full to capture {}", cell.id))
-            .cause(format!("{free} bytes are free, and the low-water mark is {DISK_LOW_WATER_BYTES}")));
-    }
-    Ok(())
-}
-
-/// Files of a sandbox without processes. A removal waits meanwhile: it would take away what is read.
-async fn take_files(platform: &Platform, source: &SandboxCell, cell: &SnapshotCell, work: &Work) -> Result<(), Error> {
-    let _removing = source.removing.lock().await;
-    if source.state() != SandboxState::Stopped {
-        let message = format!("{} is {}, not stopped", source.id, source.state());
-        return Err(Error::new(ErrorCode::WrongState, message));
-    }
-    let places = platform.engine().capture_places(&cell.id, false);
-    let frozen = platform.engine().capture_ended(&source.uid, places).await;
-    let frozen = frozen.map_err(|e| crate::errors::engine(&source.id, e))?;
-    let doc = {
-        let mut inner = cell.inner();
-        inner.doc.shown.state = SnapshotState::Verifying;
-        inner.doc.shown.bytes = frozen.bytes;
-        inner.doc.clone()
-    };
-    let holds = Quotas::captured(&work.account, &cell.id, frozen.bytes);
-    work.step(CAPTURED, Value::Null, vec![doc.change()?, holds]).await
 }

@@ -116,6 +116,13 @@ impl Executions {
         self.inner().retained.iter().filter(|cell| !cell.state().is_final() || cell.is_unconfirmed()).cloned().collect()
     }
 
+    /// The newest with this command that was started in this sandbox itself, and did not come with a copy.
+    pub(crate) fn newest_of(&self, argv: &[String]) -> Option<Arc<ExecutionCell>> {
+        let inner = self.inner();
+        let mut newest_first = inner.retained.iter().rev();
+        newest_first.find(|cell| cell.show().command == argv && cell.head().origin.is_none()).cloned()
+    }
+
     /// One of them, also one that lost its output.
     pub(crate) fn get(&self, id: &ExecutionId, sandbox: &SandboxId) -> Result<Arc<ExecutionCell>, Error> {
         self.inner().by_id.get(id).cloned().ok_or_else(|| {

@@ -4,14 +4,16 @@
 //! The source goes on whatever becomes of the capture. A failed one leaves a record that says why, and no bytes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use remuda_engine::{EngineError, LayerSeal, free_bytes};
 use remuda_guest_proto::{Reply, Request};
 use remuda_journal::{Change, Holder, Reservation};
-use remuda_types::limits::{DISK_LOW_WATER_BYTES, NAME_BYTES_MAX};
+use remuda_types::limits::{DISK_LOW_WATER_BYTES, LAYERS_MAX, NAME_BYTES_MAX};
 use remuda_types::wire::{CreateSnapshot, Labels, LaunchRecipe, Snapshot};
-use remuda_types::{Error, ErrorCode, SandboxId, SnapshotId, SnapshotMode, SnapshotState};
+use remuda_types::{Error, ErrorCode, SandboxId, SandboxState, SnapshotId, SnapshotMode, SnapshotState};
 use serde_json::Value;
+use tokio::sync::watch;
 
 use crate::access::Action;
 use crate::caller::Caller;
@@ -22,6 +24,7 @@ use crate::events;
 use crate::executions::{CarriedExecution, flush_carried};
 use crate::ledger;
 use crate::operation::{Ended, Operation, Work, canonical};
+use crate::operations::at_rest::AtRest;
 use crate::operations::create::check_labels;
 use crate::operations::launch;
 use crate::platform::Platform;
@@ -42,17 +45,26 @@ const EXCLUDED_FROM_FILES: [&str; 3] = [
     "named pipes and socket files, which exist only while the machine runs",
 ];
 
+/// Sentences of a guest about what a capture of its files leaves out.
+const LEFT_OUT_SENTENCES_MAX: usize = 100;
+/// Longest of them, in characters.
+const LEFT_OUT_CHARS_MAX: usize = 400;
+/// How long an agent may take to tell what a capture of files leaves out.
+const LEFT_OUT_WAIT_MAX: Duration = Duration::from_secs(5);
+
 /// Captures a sandbox and waits until the snapshot is active.
 pub(crate) struct Take {
     pub(crate) source: SandboxId,
     pub(crate) request: CreateSnapshot,
+    /// Told as soon as there is a snapshot, for a caller that does not wait for its end.
+    pub(crate) begun: watch::Sender<Option<Arc<SnapshotCell>>>,
 }
 
 impl Operation for Take {
     const KIND: &'static str = "capture";
     const ACTION: Action = Action::CreateSnapshot;
     const ALWAYS: bool = true;
-    type Plan = Capture;
+    type Plan = Begun;
     type Output = Snapshot;
 
     fn target(&self) -> Option<&SandboxId> {
@@ -60,48 +72,84 @@ impl Operation for Take {
     }
 
     fn request(&self) -> Value {
-        canonical(&self.request)
+        canonical(&CreateSnapshot { wait_ms: None, ..self.request.clone() })
     }
 
-    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Capture, Reservation), Error> {
-        let CreateSnapshot { name, mode, labels, launch } = self.request.clone();
-        let wanted = Wanted { name, mode: mode.unwrap_or(SnapshotMode::Memory), labels, launch, of_fork: false };
+    async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Begun, Reservation), Error> {
+        let CreateSnapshot { name, replace, mode, labels, launch, wait_ms: _ } = self.request.clone();
+        if replace {
+            may_replace(caller, name.as_ref())?;
+        }
         let source = platform.living(caller, &self.source).await?;
         source.not_ending()?;
-        caller.may_make_snapshot(&self.source, &wanted.labels)?;
-        let capture = Capture::begin(platform, source, wanted).await?;
+        caller.may_make_snapshot(&self.source, &labels)?;
+        let mode = mode_of(&source, mode);
+        let capture =
+            Begun::begin(platform, source, Wanted { name, replace, mode, labels, launch, of_fork: false }).await?;
         let reservation = capture.reservation(platform)?;
         Ok((capture, reservation))
     }
 
-    async fn run(self, platform: &Platform, capture: Capture, work: &Work) -> Ended<Snapshot> {
-        let (cell, taken) = capture.take(platform, work).await;
-        conclude(platform, &cell, taken, work).await
+    async fn run(self, platform: &Platform, capture: Begun, work: &Work) -> Ended<Snapshot> {
+        let losses = capture.left_out();
+        let taking = capture.take(platform, work, |cell| {
+            self.begun.send_replace(Some(cell.clone()));
+        });
+        let (cell, taken) = taking.await;
+        conclude(platform, &cell, taken, losses, work).await
     }
 }
 
-/// Holds a capture against the disk, or cleans up after one that failed.
+/// What is captured of a sandbox when nobody says.
+pub(crate) fn mode_of(source: &SandboxCell, asked: Option<SnapshotMode>) -> SnapshotMode {
+    let of_state =
+        if source.state() == SandboxState::Stopped { SnapshotMode::Filesystem } else { SnapshotMode::Memory };
+    asked.unwrap_or(of_state)
+}
+
+/// Names are the account's: whoever sees only a part of it takes none away from the rest.
+fn may_replace(caller: &Caller, name: Option<&String>) -> Result<(), Error> {
+    if name.is_none() {
+        return Err(Error::new(ErrorCode::InvalidRequest, "replace takes over a name, and the request has none"));
+    }
+    if caller.narrowing().is_some() {
+        let message = "a key that is narrowed can't take a name from another snapshot";
+        return Err(Error::new(ErrorCode::Forbidden, message)
+            .cause("names are the account's, and the key sees only a part of it")
+            .remedy("choose another name, or use a key that is not narrowed"));
+    }
+    Ok(())
+}
+
+/// Holds a capture against the disk, or cleans up after one that failed. `losses` are asked for beside.
 pub(crate) async fn conclude(
     platform: &Platform,
     cell: &Arc<SnapshotCell>,
     taken: Result<(), Error>,
+    losses: impl Future<Output = Option<Vec<String>>>,
     work: &Work,
 ) -> Ended<Snapshot> {
     let result = match taken {
-        Ok(()) => verify(platform, cell).await,
+        Ok(()) => {
+            let (verified, losses) = tokio::join!(verify(platform, cell), losses);
+            if let Some(losses) = losses {
+                cell.inner().doc.shown.excluded = losses;
+            }
+            verified
+        }
         Err(e) => Err(e),
     };
-    let error = match result.and_then(|()| cell.doc().change()) {
+    let error = match result.and_then(|()| cell.takes_name()) {
         // It was removed meanwhile, and that was told.
-        Ok(change) if cell.is_over() => return Ended::done(cell.show(), vec![change]),
-        Ok(change) => {
+        Ok(changes) if cell.is_over() => return Ended::done(cell.show(), changes).publishing(cell),
+        Ok(changes) => {
             let entry = ledger::of_snapshot(platform, cell, work.id.as_ref()).await;
-            return Ended::done(cell.to_be(), vec![change]).with(entry).publishing(cell);
+            return Ended::done(cell.to_be(), changes).with(entry).publishing(cell);
         }
         Err(error) => error.detail("snapshot", cell.id.to_string()),
     };
     let changes = fail(platform, cell, &error).await;
-    Ended::failed(error, changes)
+    Ended::failed(error, changes).publishing(cell)
 }
 
 /// A snapshot failed: nothing of it is left but its record, which says why.
@@ -111,6 +159,7 @@ pub(crate) async fn fail(platform: &Platform, cell: &Arc<SnapshotCell>, error: &
         if inner.doc.shown.state != SnapshotState::Deleted {
             inner.doc.shown.state = SnapshotState::Failed;
             inner.doc.shown.failure = Some(error.clone());
+            inner.unwritten = true;
         }
     }
     platform.drop_memory(cell).await;
@@ -125,10 +174,79 @@ pub(crate) async fn fail(platform: &Platform, cell: &Arc<SnapshotCell>, error: &
 /// What is to be captured.
 pub(crate) struct Wanted {
     pub(crate) name: Option<String>,
+    /// Whether it takes the name from whichever snapshot has it when it is active.
+    pub(crate) replace: bool,
     pub(crate) mode: SnapshotMode,
     pub(crate) labels: Labels,
     pub(crate) launch: Option<LaunchRecipe>,
     pub(crate) of_fork: bool,
+}
+
+/// A capture that may begin: of a machine, or of the files that one left.
+pub(crate) enum Begun {
+    Live(Box<Capture>),
+    AtRest(Box<AtRest>),
+}
+
+impl Begun {
+    pub(crate) async fn begin(platform: &Platform, source: Arc<SandboxCell>, wanted: Wanted) -> Result<Self, Error> {
+        if source.state() == SandboxState::Stopped {
+            return Ok(Begun::AtRest(Box::new(AtRest::begin(platform, source, wanted)?)));
+        }
+        Ok(Begun::Live(Box::new(Capture::begin(platform, source, wanted).await?)))
+    }
+
+    /// What is set aside for it.
+    pub(crate) fn reservation(&self, platform: &Platform) -> Result<Reservation, Error> {
+        match self {
+            Begun::Live(capture) => capture.reservation(platform),
+            Begun::AtRest(capture) => capture.reservation(platform),
+        }
+    }
+
+    /// Reads the source, and says before that there is a snapshot.
+    pub(crate) async fn take(
+        self,
+        platform: &Platform,
+        work: &Work,
+        begun: impl FnOnce(&Arc<SnapshotCell>) + Send,
+    ) -> (Arc<SnapshotCell>, Result<(), Error>) {
+        let doc = match &self {
+            Begun::Live(capture) => capture.doc.clone(),
+            Begun::AtRest(capture) => capture.doc.clone(),
+        };
+        let cell = SnapshotCell::new(work.account.clone(), doc);
+        platform.registry().tables().add_snapshot(cell.clone());
+        begun(&cell);
+        let taken = match self {
+            Begun::Live(capture) => capture.take(platform, &cell, work).await,
+            Begun::AtRest(capture) => capture.take(platform, &cell, work).await,
+        };
+        (cell, taken)
+    }
+
+    /// What a capture of files leaves out of a running guest, by the guest's own word; `None` where it can't be asked.
+    /// Asked when the guest runs again, so that it need not stand still for that.
+    pub(crate) fn left_out(&self) -> impl Future<Output = Option<Vec<String>>> + Send + use<> {
+        let live = match self {
+            Begun::Live(capture) => capture.may_be_asked(),
+            Begun::AtRest(_) => None,
+        };
+        async move {
+            match live?.channel.call_within(Request::LeftOutOfFiles, LEFT_OUT_WAIT_MAX).await {
+                Ok(Reply::Sentences { sentences }) => {
+                    let told = sentences.into_iter().take(LEFT_OUT_SENTENCES_MAX).map(|told| sentence(&told));
+                    Some(std::iter::once(EXCLUDED_FROM_FILES[0].to_owned()).chain(told).collect())
+                }
+                _ => None,
+            }
+        }
+    }
+}
+
+/// A sentence of a guest, which may hold anything, on one line of bounded length.
+pub(crate) fn sentence(told: &str) -> String {
+    told.chars().take(LEFT_OUT_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// A capture that may begin: the sandbox is reserved for it.
@@ -165,23 +283,22 @@ impl Capture {
     }
 
     /// Reads the source. The snapshot is `verifying` afterwards: branches may start from it, and [`verify`] is due.
-    pub(crate) async fn take(self, platform: &Platform, work: &Work) -> (Arc<SnapshotCell>, Result<(), Error>) {
-        let cell = SnapshotCell::new(work.account.clone(), self.doc.clone());
-        platform.registry().tables().add_snapshot(cell.clone());
-        let mut taken = self.read(platform, &cell).await;
+    async fn take(self, platform: &Platform, cell: &SnapshotCell, work: &Work) -> Result<(), Error> {
+        let read = self.read(platform, cell).await;
         drop(self.lease);
-        if taken.is_ok() {
-            let doc = cell.doc();
-            // From here on a crash does not undo it any more.
-            taken = match doc.change() {
-                Ok(change) => {
-                    let holds = Quotas::captured(&work.account, &cell.id, doc.shown.bytes);
-                    work.step(CAPTURED, Value::Null, vec![change, holds]).await
-                }
-                Err(e) => Err(e),
-            };
-        }
-        (cell, taken)
+        read?;
+        let doc = cell.doc();
+        // From here on a crash does not undo it any more.
+        let holds = Quotas::captured(&work.account, &cell.id, doc.shown.bytes);
+        work.step(CAPTURED, Value::Null, vec![doc.change()?, holds]).await
+    }
+
+    /// The guest, if it can tell what a capture of its files leaves out: one that stands still can't, and an older agent
+    /// does not know the question.
+    fn may_be_asked(&self) -> Option<Arc<Live>> {
+        let of_files = self.doc.shown.mode == SnapshotMode::Filesystem && !self.lease.was_paused;
+        let knows = of_files && self.live.channel.calls() >= Request::LeftOutOfFiles.needs();
+        knows.then(|| self.live.clone())
     }
 
     /// The source stands still from the pause to the resume, which are both inside the engine's one call.
@@ -217,7 +334,8 @@ impl Capture {
     }
 }
 
-fn check(wanted: &Wanted) -> Result<(), Error> {
+/// Whether what is wanted makes sense.
+pub(crate) fn check(wanted: &Wanted) -> Result<(), Error> {
     check_labels(&wanted.labels)?;
     if let Some(name) = &wanted.name {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -256,14 +374,25 @@ pub(crate) fn describe(
     wanted: Wanted,
     source_ran: bool,
 ) -> Result<SnapshotDoc, Error> {
+    // What overlayfs takes in one mount has a limit; it is met here, and not by who goes on from it.
+    if source.layers.len() >= LAYERS_MAX {
+        let message = format!("{} stands on {} frozen layers, and on more nothing can stand", source.id, LAYERS_MAX);
+        return Err(Error::new(ErrorCode::LimitReached, message)
+            .cause("each capture that is gone on from adds a layer: it is a copy of a copy, so many times over")
+            .remedy("copy its files into a new sandbox (remuda cp), and go on from there")
+            .detail("limit", "layers_max")
+            .detail("maximum", LAYERS_MAX as u64));
+    }
     let id = SnapshotId::from_entropy(id_entropy()?);
     let excluded = match wanted.mode {
         SnapshotMode::Memory => without_connections(None),
         SnapshotMode::Filesystem => EXCLUDED_FROM_FILES.map(String::from).into(),
     };
+    // One that takes its name over has none until then.
+    let (name, takes_name) = if wanted.replace { (None, wanted.name) } else { (wanted.name, None) };
     let shown = Snapshot {
         id: id.clone(),
-        name: wanted.name,
+        name,
         mode: wanted.mode,
         state: SnapshotState::Capturing,
         failure: None,
@@ -277,6 +406,7 @@ pub(crate) fn describe(
         excluded,
         memory_kept: false,
         restorable: false,
+        damage: None,
     };
     Ok(SnapshotDoc {
         shown,
@@ -292,6 +422,8 @@ pub(crate) fn describe(
         boot: platform.engine().boot_id().ok(),
         carried: Vec::new(),
         unbound: false,
+        takes_name,
+        damaged_parts: Default::default(),
     })
 }
 
@@ -344,7 +476,7 @@ async fn explain(live: &Live, source: &SandboxCell, e: EngineError) -> Error {
     if error.code != ErrorCode::CheckpointRefused {
         return error;
     }
-    let named = live.channel.call_within(Request::DeletedOpenFiles, std::time::Duration::from_secs(5)).await;
+    let named = live.channel.call_within(Request::DeletedOpenFiles, Duration::from_secs(5)).await;
     match named {
         Ok(Reply::Sentences { sentences }) if !sentences.is_empty() => error
             .detail("open_deleted", sentences.clone())

@@ -14,6 +14,7 @@ use crate::caller::Caller;
 use crate::clock::{id_entropy, now_unix_ms};
 use crate::deadlines::asked::Asked;
 use crate::operation::{Ended, Operation, Work, canonical};
+use crate::operations::launch;
 use crate::operations::raise::{self, Source};
 use crate::platform::Platform;
 use crate::records::{SandboxSpec, document};
@@ -106,7 +107,10 @@ impl Operation for Create {
         let CreateSandbox { timeout_ms, idle_timeout_ms, on_deadline, .. } = self.request;
         let term = Asked { timeout_ms, idle_timeout_ms, on_deadline }.term(platform.timeout_ms_max())?;
         let internet = internet(platform, self.request.internet)?;
-        let (origin, launch, term) = (Origin::Image { digest }, None, Some(term));
+        if let Some(recipe) = &self.request.launch {
+            launch::check(recipe)?;
+        }
+        let (origin, launch, term) = (Origin::Image { digest }, self.request.launch.clone(), Some(term));
         let spec = SandboxSpec { memory_mib, disk_bytes, internet, origin, launch, term };
         let plan = Plan::new(platform, self.request.labels.clone(), spec, Vec::new(), parts)?;
         let reservation = plan.reservation(platform, caller, self.request.slot.clone())?;

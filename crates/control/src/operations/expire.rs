@@ -35,6 +35,10 @@ pub(crate) async fn run(shared: Weak<Shared>) {
         if let Ok(Err(e)) = removing.await {
             tracing::warn!("failed to remove executions that were kept long enough: {e}");
         }
+        let staging = shared.staging.clone();
+        if let Ok(Err(e)) = tokio::task::spawn_blocking(move || staging.expire()).await {
+            tracing::warn!("failed to remove files that nobody went on to send: {e}");
+        }
         drop((shared, cells, snapshots));
         tokio::time::sleep(LOOK_EVERY).await;
     }

@@ -19,7 +19,7 @@ use crate::clock::milliseconds;
 use crate::deadlines::asked::Asked;
 use crate::ledger::{self, Entry};
 use crate::operation::{Ended, Operation, Work, canonical, operate_part, refused};
-use crate::operations::capture::{self, Capture, Wanted};
+use crate::operations::capture::{self, Begun, Wanted};
 use crate::operations::parts;
 use crate::operations::restore::{Branch, Reading};
 use crate::platform::Platform;
@@ -39,7 +39,7 @@ pub(crate) struct ForkOnce {
 
 /// A fork that may begin.
 pub(crate) struct Plan {
-    capture: Capture,
+    capture: Begun,
     slots: Vec<Option<Slot>>,
 }
 
@@ -65,25 +65,25 @@ impl Operation for ForkOnce {
         asked(&self.request).term(platform.timeout_ms_max())?;
         slots.iter().try_for_each(|slot| caller.may_make_sandbox(slot.as_ref(), &self.request.labels))?;
         are_free(platform, caller, &slots)?;
-        let mode = self.request.mode.unwrap_or(SnapshotMode::Memory);
+        let mode = capture::mode_of(&source, self.request.mode);
         // Before the source stands still for a capture that no branch could be raised from.
         parts::check(platform, mode, &source.parts).map_err(|why| why.told(source.id.to_string()))?;
         if mode == SnapshotMode::Memory {
             budget_memory(&source, self.request.count)?;
         }
         let ForkSandbox { labels, launch, .. } = self.request.clone();
-        let wanted = Wanted { name: None, mode, labels, launch, of_fork: true };
-        let capture = Capture::begin(platform, source, wanted).await?;
+        let wanted = Wanted { name: None, replace: false, mode, labels, launch, of_fork: true };
+        let capture = Begun::begin(platform, source, wanted).await?;
         let reservation = capture.reservation(platform)?;
         Ok((Plan { capture, slots }, reservation))
     }
 
     async fn run(self, platform: &Platform, Plan { capture, slots }: Plan, work: &Work) -> Ended<Fork> {
-        let (snapshot, taken) = capture.take(platform, work).await;
+        let (snapshot, taken) = capture.take(platform, work, |_| {}).await;
         if let Err(error) = taken {
             let error = error.detail("snapshot", snapshot.id.to_string());
             let changes = capture::fail(platform, &snapshot, &error).await;
-            return Ended::failed(error, changes);
+            return Ended::failed(error, changes).publishing(&snapshot);
         }
         let captured_ms = milliseconds(self.start.elapsed());
         branch_out(platform, work, &self, &snapshot, slots, captured_ms).await

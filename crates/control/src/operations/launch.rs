@@ -42,6 +42,12 @@ pub(crate) fn check(recipe: &LaunchRecipe) -> Result<(), Error> {
             format!("a launch recipe's timeout_ms is 1 to {TIMEOUT_MS_MAX}"),
         ));
     }
+    if recipe.ready_status.is_some_and(|status| !(100..=599).contains(&status)) {
+        return invalid("a launch recipe's ready_status is 100 to 599");
+    }
+    if recipe.ready_status.is_some() && recipe.ready_path.is_none() {
+        return invalid("a launch recipe with a ready_status needs a ready_path that answers with it");
+    }
     let plain = |path: &String| path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic());
     if recipe.ready_path.as_ref().is_some_and(|path| !plain(path)) {
         return invalid("a launch recipe's ready_path begins with '/' and has no spaces");
@@ -49,7 +55,8 @@ pub(crate) fn check(recipe: &LaunchRecipe) -> Result<(), Error> {
     Ok(())
 }
 
-/// Starts the recipe's program, unless that was done before a restart of the server, and waits until it serves.
+/// Starts the recipe's program, unless that was done before a restart of the server, and waits until it serves. Whether it
+/// is started again when it ends is seen to by [`crate::keeping`].
 pub(crate) async fn launch(cell: &Arc<SandboxCell>, recipe: &LaunchRecipe) -> Result<(), Error> {
     // Nobody else starts anything in a sandbox that has not come up yet, unless somebody saw it in a list.
     let begun = cell.executions.running().into_iter().find(|execution| execution.show().command == recipe.argv);
@@ -61,7 +68,8 @@ pub(crate) async fn launch(cell: &Arc<SandboxCell>, recipe: &LaunchRecipe) -> Re
     wait(&execution, &live, recipe).await
 }
 
-async fn start(cell: &Arc<SandboxCell>, recipe: &LaunchRecipe) -> Result<Arc<ExecutionCell>, Error> {
+/// Starts the recipe's program.
+pub(crate) async fn start(cell: &Arc<SandboxCell>, recipe: &LaunchRecipe) -> Result<Arc<ExecutionCell>, Error> {
     let request = StartExecution {
         argv: Some(recipe.argv.clone()),
         cwd: recipe.cwd.clone(),
@@ -88,7 +96,7 @@ async fn wait(execution: &ExecutionCell, live: &Live, recipe: &LaunchRecipe) -> 
     }
 }
 
-/// One look at the port: a connection, or an answer of 200–399 on the path that is to be ready.
+/// One look at the port: a connection, or the right answer on the path that is to be ready.
 async fn look(live: &Live, recipe: &LaunchRecipe) -> Result<(), String> {
     let looking = async {
         let dialled = live.machine.dial(recipe.port).await;
@@ -101,7 +109,9 @@ async fn look(live: &Live, recipe: &LaunchRecipe) -> Result<(), String> {
         stream.read_exact(&mut line).await.map_err(|e| format!("it hung up: {e}"))?;
         let status = std::str::from_utf8(&line[9..]).ok().and_then(|s| s.parse::<u16>().ok());
         match status {
-            Some(200..=399) => Ok(()),
+            Some(status) if recipe.ready_status.map_or((200..=399).contains(&status), |wanted| wanted == status) => {
+                Ok(())
+            }
             Some(status) => Err(format!("{path} answered {status}")),
             None => Err(format!("{path} answered something that is not HTTP")),
         }

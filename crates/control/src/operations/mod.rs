@@ -1,6 +1,7 @@
 //! One file an operation: how it is judged, its steps, and what it undoes when a step fails.
 
 pub(crate) mod access;
+pub(crate) mod at_rest;
 pub(crate) mod capture;
 pub(crate) mod change_file;
 pub(crate) mod change_files;
@@ -10,6 +11,8 @@ pub(crate) mod expire;
 pub(crate) mod files;
 pub(crate) mod fork;
 pub(crate) mod halt;
+pub(crate) mod hooks;
+pub(crate) mod import;
 pub(crate) mod launch;
 pub(crate) mod parts;
 pub(crate) mod previews;
@@ -21,6 +24,7 @@ pub(crate) mod search;
 pub(crate) mod start;
 pub(crate) mod stop;
 pub(crate) mod unpack_tree;
+pub(crate) mod verify;
 pub(crate) mod webhooks;
 pub(crate) mod write_file;
 
@@ -52,6 +56,7 @@ const KINDS: &[(&str, Action)] = &[
     of::<previews::MakePreview>(),
     of::<previews::RevokePreview>(),
     of::<previews::RotatePreview>(),
+    of::<import::Import>(),
     of::<remove::Remove>(),
     of::<remove_snapshot::RemoveSnapshot>(),
     of::<restore::Restore>(),
@@ -59,6 +64,7 @@ const KINDS: &[(&str, Action)] = &[
     of::<start::Start>(),
     of::<stop::StopSandbox>(),
     of::<unpack_tree::UnpackTree>(),
+    of::<verify::Verify>(),
     of::<webhooks::MakeWebhook>(),
     of::<webhooks::RedeliverEvent>(),
     of::<webhooks::RemoveWebhook>(),

@@ -11,10 +11,11 @@ use crate::boot::{Life, boot};
 use crate::clock::now_unix_ms;
 use crate::driver::Status;
 use crate::executions::{Executions, Retention};
+use crate::keeping;
 use crate::operation::{Ended, Work};
 use crate::operations::create::Plan;
 use crate::operations::restore::Reading;
-use crate::operations::{launch, remove, start, stop};
+use crate::operations::{hooks, launch, remove, start, stop};
 use crate::platform::Platform;
 use crate::records::SandboxRecords;
 use crate::registry::{Ground, Predecessor, SandboxCell};
@@ -62,7 +63,10 @@ pub(crate) async fn raise(platform: &Platform, work: &Work, cell: &Arc<SandboxCe
         }
     }
     let up = match come_up(platform, cell, source).await {
-        Ok(()) => serve(platform, cell).await,
+        Ok(()) => {
+            hooks::run(platform, cell).await;
+            serve(platform, cell).await
+        }
         Err(e) => Err(e),
     };
     told(platform, cell, work, up).await
@@ -70,6 +74,7 @@ pub(crate) async fn raise(platform: &Platform, work: &Work, cell: &Arc<SandboxCe
 
 /// Goes on with one whose machine an earlier server gave life to and did not tell anybody of.
 pub(crate) async fn go_on(platform: &Platform, work: &Work, cell: &Arc<SandboxCell>) -> Ended<Sandbox> {
+    hooks::run(platform, cell).await;
     let up = serve(platform, cell).await;
     told(platform, cell, work, up).await
 }
@@ -152,6 +157,7 @@ async fn serve(platform: &Platform, cell: &Arc<SandboxCell>) -> Result<(), Error
         }
         return Err(e);
     }
+    keeping::keep(platform, cell);
     Ok(())
 }
 

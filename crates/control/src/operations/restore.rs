@@ -24,6 +24,8 @@ pub(crate) struct Restore {
     /// Its id or name, as it was given.
     pub(crate) snapshot: String,
     pub(crate) request: RestoreSnapshot,
+    /// Whether it is only to be seen that it comes up: without a way out and without its launch recipe.
+    pub(crate) trial: bool,
 }
 
 impl Operation for Restore {
@@ -38,7 +40,11 @@ impl Operation for Restore {
     }
 
     fn request(&self) -> Value {
-        json!({ "snapshot": self.snapshot, "restore": canonical(&self.request) })
+        let mut request = json!({ "snapshot": self.snapshot, "restore": canonical(&self.request) });
+        if self.trial {
+            request["trial"] = true.into();
+        }
+        request
     }
 
     async fn judge(&self, platform: &Platform, caller: &Caller) -> Result<(Self::Plan, Reservation), Error> {
@@ -62,7 +68,15 @@ impl Operation for Restore {
                 return Err(Error::new(ErrorCode::SnapshotNotActive, message)
                     .remedy("capture again with: remuda snapshot create"));
             }
-            let recipe = self.request.launch.clone().or_else(|| shown.launch.clone());
+            if let Some(damage) = &shown.damage {
+                let message = format!("snapshot {} is damaged, and is not restored", snapshot.id);
+                return Err(Error::new(ErrorCode::SnapshotDamaged, message).cause(damage).remedy(format!(
+                    "restore another one; or put its files back from a backup, and run: remuda snapshot verify {}",
+                    snapshot.id
+                )));
+            }
+            let kept = shown.launch.clone().filter(|_| !self.trial);
+            let recipe = self.request.launch.clone().or(kept);
             if recipe.is_some() && shown.mode == SnapshotMode::Memory {
                 let message = "a memory snapshot wakes up running and takes no launch recipe";
                 return Err(Error::new(ErrorCode::InvalidRequest, message));
@@ -73,7 +87,8 @@ impl Operation for Restore {
             launch::check(recipe)?;
         }
         check_layers(platform, &snapshot).await?;
-        let plan = plan(platform, &snapshot, self.request.labels.clone(), recipe, asked)?;
+        let mut plan = plan(platform, &snapshot, self.request.labels.clone(), recipe, asked)?;
+        plan.spec.internet &= !self.trial;
         let reservation = plan.reservation(platform, caller, self.request.slot.clone())?;
         Ok(((plan, reading), reservation))
     }

@@ -23,7 +23,7 @@ pub(crate) const ENDING: &str = "ending";
 /// How long the guest's kernel may take to write back what it holds of files. Who stops a sandbox wants it to end.
 const FLUSH_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Why it is stopped.
-const REASON: &str = "it was stopped";
+pub(crate) const REASON: &str = "it was stopped";
 
 /// Ends a sandbox's processes and keeps its files.
 pub(crate) struct StopSandbox {

@@ -131,7 +131,7 @@ impl Platform {
     }
 }
 
-fn page(limit: usize) -> Result<usize, Error> {
+pub(super) fn page(limit: usize) -> Result<usize, Error> {
     match limit {
         0..=RECORDS_PAGE_MAX => Ok(limit),
         _ => Err(Error::new(

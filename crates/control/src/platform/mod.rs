@@ -4,6 +4,7 @@
 
 mod access;
 mod capabilities;
+mod diff;
 mod doctor;
 mod executions;
 mod files;
@@ -14,9 +15,12 @@ mod previews;
 mod sandboxes;
 mod sight;
 mod snapshots;
+mod transfers;
 mod webhooks;
 
 pub use executions::OutputFollower;
+pub use snapshots::SnapshotsWanted;
+pub use transfers::ExportedSnapshot;
 pub(crate) use webhooks::may_have_webhooks;
 
 use std::collections::{BTreeSet, HashSet};
@@ -43,6 +47,8 @@ use crate::reconcile::{self, Reconciler};
 use crate::records::snapshot_is;
 use crate::recovery;
 use crate::registry::{Registry, SandboxCell, SnapshotCell};
+use crate::scrubber;
+use crate::staging::Staging;
 use crate::turns::Turns;
 use crate::usage::{self, ended};
 use crate::webhooks::{Courier, Webhooks};
@@ -63,6 +69,8 @@ pub struct Config {
     pub timeout_ms_max: u64,
     /// How often records, memory and machine are compared.
     pub reconcile_every: Duration,
+    /// How often all kept bytes of snapshots are read and held against their digests.
+    pub scrub_every: Duration,
     /// How long an operation and its key are kept, from its admission.
     pub keys_live: Duration,
     /// Who carries the deliveries of webhooks.
@@ -81,6 +89,8 @@ pub struct Ground {
     pub timeout_ms_max: u64,
     /// As in [`Config`].
     pub reconcile_every: Duration,
+    /// As in [`Config`].
+    pub scrub_every: Duration,
     /// As in [`Config`].
     pub keys_live: Duration,
     /// As in [`Config`].
@@ -103,6 +113,7 @@ pub struct Platform {
 pub(crate) struct Shared {
     engine: Engine,
     pub(crate) places: ExecutionPlaces,
+    pub(crate) staging: Staging,
     journal: Journal,
     accounts: Accounts,
     access_keys: AccessKeys,
@@ -153,7 +164,17 @@ impl Platform {
     /// # Errors
     /// When the machine is not ready, or another server uses the directory; message and cause say what to do.
     pub async fn open(config: Config) -> Result<Platform, Error> {
-        let Config { data_dir, parts, quotas, timeout_ms_max, reconcile_every, keys_live, courier, egress } = config;
+        let Config {
+            data_dir,
+            parts,
+            quotas,
+            timeout_ms_max,
+            reconcile_every,
+            scrub_every,
+            keys_live,
+            courier,
+            egress,
+        } = config;
         let directory = data_dir.clone();
         let engine = Box::new(move || Engine::open_with(&directory, parts, egress));
         let (sandboxes_max, gate) = (SANDBOXES_MAX, None);
@@ -162,6 +183,7 @@ impl Platform {
             quotas,
             timeout_ms_max,
             reconcile_every,
+            scrub_every,
             keys_live,
             courier,
             sandboxes_max,
@@ -181,6 +203,7 @@ impl Platform {
             quotas,
             timeout_ms_max,
             reconcile_every,
+            scrub_every,
             keys_live,
             courier,
             sandboxes_max,
@@ -203,12 +226,14 @@ impl Platform {
         let accounts = Accounts::open(journal.clone(), quotas).await?;
         let access_keys = AccessKeys::open(journal.clone(), accounts.clone()).await?;
         let places = ExecutionPlaces::below(&data_dir);
+        let staging = Staging::below(&data_dir);
         let closing = CancellationToken::new();
         let webhooks = Webhooks::open(journal.clone(), courier, closing.clone()).await?;
         let previews = Previews::open(journal.clone(), &data_dir).await?;
         let shared = Shared {
             engine,
             places,
+            staging,
             journal,
             accounts,
             access_keys,
@@ -227,6 +252,7 @@ impl Platform {
         recovery::recover(&platform).await?;
         tokio::spawn(expire::run(Arc::downgrade(&platform.shared)));
         tokio::spawn(reconcile::run(Arc::downgrade(&platform.shared), reconcile_every));
+        tokio::spawn(scrubber::run(Arc::downgrade(&platform.shared), scrub_every));
         watch::start(&platform);
         tokio::spawn(usage::watch::run(Arc::downgrade(&platform.shared)));
         platform.hooks().start();
@@ -267,6 +293,9 @@ impl Platform {
         let swept = self.engine().sweep().await.and_then(|_| self.engine().close());
         if let Err(e) = self.execution_places().remove_others(&HashSet::new()) {
             tracing::error!("failed to remove what executions left: {e}");
+        }
+        if let Err(e) = self.staging().remove_all() {
+            tracing::error!("failed to remove what was on its way in: {e}");
         }
         let snapshots = self.registry().tables().snapshots();
         let gone = snapshots.iter().flat_map(|s| [snapshot_is(&s.id, SnapshotState::Deleted), ended(&s.id)]);

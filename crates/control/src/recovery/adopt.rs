@@ -10,6 +10,7 @@ use crate::channel::{Channel, ChannelError};
 use crate::clock::{RunningClock, now_unix_ms};
 use crate::driver::{self, Driver, Live, Standing};
 use crate::heir::Heir;
+use crate::keeping;
 use crate::platform::Platform;
 use crate::records::HostRecord;
 use crate::registry::SandboxCell;
@@ -35,6 +36,7 @@ pub(super) async fn adopt(platform: Platform, cell: Arc<SandboxCell>, host: Host
                     tokio::time::sleep(TRY_AGAIN_EVERY).await;
                     continue;
                 }
+                keeping::keep(&platform, &cell);
             }
             Ok(Adopted::Ended(death)) => ended(&cell, death == Death::OutOfMemory, &driver::why(death, None)).await,
             Ok(Adopted::Gone) => {

@@ -2,6 +2,7 @@
 //! else undone, and where an effect was handed over and nobody can say whether it took place, told as that.
 
 use std::collections::HashMap;
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,7 +22,7 @@ use crate::operations::raise::{self, Source};
 use crate::operations::restore::{self, Reading};
 use crate::operations::webhooks::secret_made;
 use crate::operations::{
-    change_file, change_files, files, previews, remove, remove_snapshot, stop, unpack_tree, write_file,
+    change_file, change_files, files, import, previews, remove, remove_snapshot, stop, unpack_tree, write_file,
 };
 use crate::platform::{KnownSnapshot, Platform};
 use crate::records;
@@ -79,8 +80,9 @@ async fn left_behind(platform: &Platform, cell: &Arc<SnapshotCell>) {
         SnapshotState::Capturing | SnapshotState::Verifying => {
             let error = interrupted("capture");
             let changes = capture::fail(platform, cell, &error).await;
-            if let Err(e) = platform.journal().apply(changes).await {
-                tracing::error!("that {} failed is not written down: {e}", cell.id);
+            match platform.journal().apply(changes).await {
+                Ok(_) => cell.written(),
+                Err(e) => tracing::error!("that {} failed is not written down: {e}", cell.id),
             }
         }
         _ => {}
@@ -113,6 +115,13 @@ async fn finish(platform: Platform, record: Record, parts: Vec<Record>) {
             tell(platform, &work, &kind, ended).await;
         }
         "capture" => tell(platform, &work, &kind, captured(platform, &record, &work).await).await,
+        "import" => {
+            let ended = match reserved_snapshot(platform, &record) {
+                Some(cell) => import::undo(platform, &cell, interrupted(&kind)).await,
+                None => Ended::failed(interrupted(&kind), Vec::new()),
+            };
+            tell(platform, &work, &kind, ended).await;
+        }
         "fork" => {
             let branches = parts.into_iter().map(|part| Box::pin(finish(platform.clone(), part, Vec::new())));
             futures_util::future::join_all(branches).await;
@@ -235,10 +244,10 @@ async fn captured(platform: &Platform, record: &Record, work: &Work) -> Ended<re
     };
     if has_step(record, CAPTURED) {
         let whole = still_whole(platform, &cell);
-        return capture::conclude(platform, &cell, whole, work).await;
+        return capture::conclude(platform, &cell, whole, ready(None), work).await;
     }
     undone_capture(platform, record, &cell).await;
-    capture::conclude(platform, &cell, Err(interrupted("capture")), work).await
+    capture::conclude(platform, &cell, Err(interrupted("capture")), ready(None), work).await
 }
 
 /// What was captured and not verified yet may be lost in parts where the host was started anew: its digests would be made
@@ -259,7 +268,7 @@ async fn forked(platform: &Platform, record: &Record, work: &Work) -> Ended<remu
         undone_capture(platform, record, &cell).await;
         let error = interrupted("fork").detail("snapshot", cell.id.to_string());
         let changes = capture::fail(platform, &cell, &error).await;
-        return Ended::failed(error, changes);
+        return Ended::failed(error, changes).publishing(&cell);
     }
     let begun = request_of::<ForkSandbox>(record).and_then(|request| {
         let slots = fork::slots(&request)?;
@@ -271,7 +280,7 @@ async fn forked(platform: &Platform, record: &Record, work: &Work) -> Ended<remu
         Ok((fork, slots)) => fork::branch_out(platform, work, &fork, &cell, slots, 0.0).await,
         Err(error) => {
             let changes = capture::fail(platform, &cell, &error).await;
-            Ended::failed(error, changes)
+            Ended::failed(error, changes).publishing(&cell)
         }
     }
 }

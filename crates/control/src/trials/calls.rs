@@ -1,5 +1,7 @@
 //! Calls of the platform as data, and whether the world is as their outcomes say.
 
+use std::time::Duration;
+
 use remuda_types::wire::{Branch, CreateSandbox, CreateSnapshot, Fork, ForkSandbox, Sandbox, Snapshot, StartExecution};
 use remuda_types::{Error, ErrorCode, SandboxId, SandboxState, Slot, SnapshotId, SnapshotMode, SnapshotState};
 use serde::Serialize;
@@ -140,7 +142,7 @@ impl Asked {
             }
             Asked::Capture(..) => {
                 let made: Snapshot = serde_json::from_value(value.clone()).unwrap();
-                match platform.snapshot(&caller, made.id.as_str()).await {
+                match platform.snapshot(&caller, made.id.as_str(), Duration::ZERO).await {
                     Ok(shown) if shown.state == SnapshotState::Active => Ok(()),
                     other => Err(format!("{} is to be active and is {other:?}", made.id)),
                 }
@@ -151,7 +153,7 @@ impl Asked {
                 }
                 _ => Ok(()),
             },
-            Asked::RemoveSnapshot(id) => match platform.snapshot(&caller, id.as_str()).await {
+            Asked::RemoveSnapshot(id) => match platform.snapshot(&caller, id.as_str(), Duration::ZERO).await {
                 Ok(shown) if shown.state != SnapshotState::Deleted => Err(format!("{id} is {shown:?}")),
                 _ => Ok(()),
             },

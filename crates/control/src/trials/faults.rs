@@ -73,7 +73,8 @@ impl Trial {
     fn clear(&mut self) {
         let (sandboxes, snapshots) = self.world.ask(|platform| async move {
             let caller = crate::caller::Caller::operator();
-            (platform.list(&caller, false).await.unwrap(), platform.snapshots(&caller, false).await.unwrap())
+            let snapshots = platform.snapshots(&caller, Default::default()).await.unwrap().snapshots;
+            (platform.list(&caller, false).await.unwrap(), snapshots)
         });
         for sandbox in sandboxes {
             self.good(Asked::Remove(sandbox.id));
@@ -184,6 +185,15 @@ fn a_capture_of_memory() {
 #[test]
 fn a_capture_of_files() {
     Trial::all(|trial| Asked::Capture(trial.running(), SnapshotMode::Filesystem));
+}
+
+#[test]
+fn a_capture_of_what_is_stopped() {
+    Trial::all(|trial| {
+        let id = trial.running();
+        trial.good(Asked::Stop(id.clone()));
+        Asked::Capture(id, SnapshotMode::Filesystem)
+    });
 }
 
 #[test]

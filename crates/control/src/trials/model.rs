@@ -146,6 +146,8 @@ impl Model {
                 let taken = self.sandboxes.iter().any(|(id, state)| id.slot == *slot && *state != Gone);
                 taken.then_some(ErrorCode::SlotInUse)
             }
+            // Of one without processes there are the files.
+            Asked::Capture(id, SnapshotMode::Filesystem) => of(id, &[Running, Paused, Stopped]),
             Asked::Pause(id) | Asked::Resume(id) | Asked::Capture(id, _) | Asked::Fork(id, ..) => {
                 of(id, &[Running, Paused])
             }
@@ -316,7 +318,7 @@ impl Story {
                 .filter(|s| s.doc().of_fork)
                 .map(|s| s.id.clone())
                 .collect();
-            let mut all = platform.snapshots(&Caller::operator(), false).await.unwrap();
+            let mut all = platform.snapshots(&Caller::operator(), Default::default()).await.unwrap().snapshots;
             all.retain(|snapshot| !of_forks.contains(&snapshot.id));
             all
         });

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use remuda_journal::{Gate, Paging, Passage};
 use remuda_stand_in::{Plan, Session, StandIn, Verdict};
 use remuda_types::QuotaLimits;
-use remuda_types::limits::{KEYS_LIVE_MS_DEFAULT, RECONCILE_EVERY_MS_DEFAULT, SANDBOXES_MAX, TIMEOUT_MS_MAX_DEFAULT};
+use remuda_types::limits::{
+    KEYS_LIVE_MS_DEFAULT, RECONCILE_EVERY_MS_DEFAULT, SANDBOXES_MAX, SCRUB_EVERY_MS_DEFAULT, TIMEOUT_MS_MAX_DEFAULT,
+};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::platform::{Ground, Platform};
@@ -106,6 +108,7 @@ impl World {
             quotas: QuotaLimits::default(),
             timeout_ms_max: TIMEOUT_MS_MAX_DEFAULT,
             reconcile_every: Duration::from_millis(RECONCILE_EVERY_MS_DEFAULT),
+            scrub_every: Duration::from_millis(SCRUB_EVERY_MS_DEFAULT),
             keys_live: Duration::from_millis(KEYS_LIVE_MS_DEFAULT),
             courier: Arc::new(Nobody),
             sandboxes_max: SANDBOXES_MAX,

@@ -43,6 +43,7 @@ impl World {
             quotas: QuotaLimits::default(),
             timeout_ms_max: TIMEOUT_MS_MAX_DEFAULT,
             reconcile_every: Duration::from_millis(RECONCILE_EVERY_MS_DEFAULT),
+            scrub_every: Duration::from_secs(86_400),
             egress: Err("no test of these needs it".into()),
             keys_live: Duration::from_millis(KEYS_LIVE_MS_DEFAULT),
             courier: Arc::new(HttpCourier::new(false)),

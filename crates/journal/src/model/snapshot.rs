@@ -37,6 +37,7 @@ pub struct SnapshotChange {
     pub(crate) id: SnapshotId,
     pub(crate) state: Option<(SnapshotState, i64)>,
     pub(crate) name: Option<Option<String>>,
+    pub(crate) takes_name: Option<String>,
     pub(crate) labels: Option<Labels>,
     pub(crate) doc: Option<Value>,
 }
@@ -44,7 +45,7 @@ pub struct SnapshotChange {
 impl SnapshotChange {
     /// No change yet of the snapshot with this id.
     pub fn of(id: &SnapshotId) -> SnapshotChange {
-        SnapshotChange { id: id.clone(), state: None, name: None, labels: None, doc: None }
+        SnapshotChange { id: id.clone(), state: None, name: None, takes_name: None, labels: None, doc: None }
     }
 
     /// It stands here now, since this Unix time in milliseconds. A failed or deleted one stays what it is.
@@ -58,6 +59,13 @@ impl SnapshotChange {
     #[must_use]
     pub fn name(mut self, name: Option<String>) -> Self {
         self.name = Some(name);
+        self
+    }
+
+    /// Another name, which the snapshot that has it now loses.
+    #[must_use]
+    pub fn takes_name(mut self, name: String) -> Self {
+        self.takes_name = Some(name);
         self
     }
 

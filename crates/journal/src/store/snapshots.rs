@@ -58,7 +58,7 @@ fn owner(db: &Db<'_>, account: &Account, name: &str) -> Result<Option<SnapshotId
 
 /// Changes a snapshot. One that has failed or was deleted keeps its state and its name.
 pub(crate) fn change(tx: &Tx<'_>, change: &SnapshotChange) -> Result<(), JournalError> {
-    let SnapshotChange { id, state, name, labels, doc } = change;
+    let SnapshotChange { id, state, name, takes_name, labels, doc } = change;
     let sql = "SELECT account, ended_at IS NULL FROM snapshots WHERE id = ?";
     let found = tx.one(sql, [id.as_str()], |row| Ok((parsed::<Account>(row, 0)?, row.get::<_, bool>(1)?)))?;
     let (account, kept) = found.ok_or_else(|| Refusal::UnknownRecord(format!("snapshot {id}")))?;
@@ -68,6 +68,13 @@ pub(crate) fn change(tx: &Tx<'_>, change: &SnapshotChange) -> Result<(), Journal
         if let Some(name) = name {
             must_be_free(tx, &account, name, id)?;
         }
+        tx.change("UPDATE snapshots SET name = ? WHERE id = ?", params![name, id.as_str()])?;
+    }
+    if let Some(name) = takes_name
+        && kept
+    {
+        let sql = &format!("UPDATE snapshots SET name = NULL WHERE account = ? AND name = ? AND {HOLDS_NAME}");
+        tx.change(sql, params![account.as_str(), name])?;
         tx.change("UPDATE snapshots SET name = ? WHERE id = ?", params![name, id.as_str()])?;
     }
     if let Some((state, now_ms)) = state

@@ -296,10 +296,10 @@ impl Provider for Remuda {
             argv: launch.command.argv.clone(),
             cwd: launch.command.cwd.clone(),
             env: launch.command.env.clone(),
-            user: None,
             port: launch.port,
             ready_path: Some(launch.ready_path.clone()),
             timeout_ms: Some(milliseconds(launch.timeout)),
+            ..wire::LaunchRecipe::default()
         });
         let labels = labels(run, "branch");
         let timeout_ms = self.lifetime.map(milliseconds);

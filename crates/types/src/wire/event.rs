@@ -13,9 +13,10 @@ pub struct Event {
     pub sequence: u64,
     /// When, in Unix milliseconds.
     pub at_ms: i64,
-    /// What: `sandbox.running`, `sandbox.paused`, `sandbox.stopped`, `sandbox.gone`, `sandbox.failed`,
-    /// `snapshot.active`, `snapshot.failed`, `snapshot.deleted`, `access_key.made`, `access_key.revoked`,
-    /// `preview.made`, `preview.rotated`, `preview.renewed`, `preview.revoked`, `server.repaired`. More may be added.
+    /// What: `sandbox.running`, `sandbox.paused`, `sandbox.hook_failed`, `sandbox.stopped`, `sandbox.gone`,
+    /// `sandbox.failed`, `snapshot.active`, `snapshot.failed`, `snapshot.deleted`, `snapshot.damaged`, `access_key.made`,
+    /// `access_key.revoked`, `preview.made`, `preview.rotated`, `preview.renewed`, `preview.revoked`, `server.repaired`.
+    /// More may be added.
     pub kind: String,
     /// What it is about.
     #[serde(flatten)]

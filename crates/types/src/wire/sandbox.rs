@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Labels, OnDeadline};
+use super::{Labels, LaunchRecipe, OnDeadline};
 use crate::ids::{ReceiptId, SandboxId, Slot, SnapshotId, Uid};
 use crate::states::SandboxState;
 
@@ -38,6 +38,9 @@ pub struct CreateSandbox {
     /// (`GET /v1/capabilities`); what is made from it keeps the choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub internet: Option<bool>,
+    /// What must run before it counts as up. It is kept for a later start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch: Option<LaunchRecipe>,
 }
 
 /// A sandbox.
