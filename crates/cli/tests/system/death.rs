@@ -1,8 +1,8 @@
 //! Sandboxes that die unasked: killed from outside, or out of memory. What is known is told, and nothing is left.
 
 use remuda_client::WriteFile;
-use remuda_client::wire::{CreateSandbox, CreateSnapshot, RemovalResult};
-use remuda_types::{ErrorCode, ExecutionState, SandboxState, SnapshotState};
+use remuda_client::wire::{CreateSandbox, CreateSnapshot, ForkSandbox, RemovalResult};
+use remuda_types::{ErrorCode, ExecutionState, SandboxState, SnapshotMode, SnapshotState};
 
 use crate::api::{Api, PATIENCE, detached, fork_of, host_processes, python, refused, script_of, traces};
 
@@ -35,14 +35,20 @@ async fn killed_from_outside(kind: &str) {
     assert_eq!(ended.state, ExecutionState::SandboxGone);
     for outcome in [
         api.client.execute(id, &script_of("true")).await.map(drop),
-        api.client.snapshot(id, &CreateSnapshot::default()).await.map(drop),
-        api.client.fork(id, &fork_of(1)).await.map(drop),
         api.client.pause(id).await.map(drop),
         api.client.list_files(id, "/").await.map(drop),
     ] {
         let error = refused(outcome, ErrorCode::WrongState);
         assert_eq!(error.cause.as_deref(), Some(reason.as_str()), "{error:?}");
     }
+    // Its memory is lost, and its files are not.
+    let memory = CreateSnapshot { mode: Some(SnapshotMode::Memory), ..CreateSnapshot::default() };
+    refused(api.client.snapshot(id, &memory).await, ErrorCode::WrongState);
+    let memory = ForkSandbox { mode: Some(SnapshotMode::Memory), ..fork_of(1) };
+    refused(api.client.fork(id, &memory).await, ErrorCode::WrongState);
+    let kept = api.client.snapshot(id, &CreateSnapshot::default()).await.unwrap();
+    assert_eq!((kept.mode, kept.state), (SnapshotMode::Filesystem, SnapshotState::Active), "{kept:?}");
+    api.client.remove_snapshot(kept.id.as_str()).await.unwrap();
     for kind in ["runsc-sandbox", "runsc-gofer"] {
         assert_eq!(host_processes(uid, kind), Vec::<i32>::new(), "{kind} is left");
     }
