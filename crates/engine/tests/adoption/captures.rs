@@ -58,24 +58,35 @@ async fn a_capture_cut_at_any_moment_is_whole_or_gone_and_its_source_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sentry_that_still_writes_is_waited_for() {
-    let world = World::new();
-    let (mut server, facts) = Server::raised(&world);
-    server.order("fill");
-    server.answer("done fill");
-    let engine = world.engine();
-    let pages = engine.dirs().memory(&snapshot()).with_extension("tmp").join("pages.img");
-    server.order("capture");
-    let until = Instant::now() + PATIENCE;
-    while !std::fs::metadata(&pages).is_ok_and(|meta| meta.len() > 0) {
-        assert!(Instant::now() < until, "the checkpoint never began");
-        std::hint::spin_loop();
+    // On a busy machine a checkpoint may pass between two looks, or be over before the kill arrives: then once more.
+    for _ in 0..5 {
+        let world = World::new();
+        let (mut server, facts) = Server::raised(&world);
+        server.order("fill");
+        server.answer("done fill");
+        let engine = world.engine();
+        let published = engine.dirs().memory(&snapshot());
+        let pages = published.with_extension("tmp").join("pages.img");
+        server.order("capture");
+        let until = Instant::now() + PATIENCE;
+        while !std::fs::metadata(&pages).is_ok_and(|meta| meta.len() > 0) && !published.exists() {
+            assert!(Instant::now() < until, "the checkpoint never began");
+            std::hint::spin_loop();
+        }
+        server.kill();
+        let before = std::fs::metadata(&pages).map_or(0, |meta| meta.len());
+        let settled = settle(&world, &engine).await;
+        let in_the_middle = matches!(settled, Settled::Removed) && (1..150 << 20).contains(&before);
+        if in_the_middle {
+            assert!(go_on(&world, &engine, &facts, 3).await, "it stood still when its server was killed");
+            world.clear(&engine).await;
+            return;
+        }
+        go_on(&world, &engine, &facts, 3).await;
+        engine.remove_capture(&snapshot()).await.unwrap();
+        world.clear(&engine).await;
     }
-    server.kill();
-    let before = std::fs::metadata(&pages).map_or(0, |meta| meta.len());
-    assert!(matches!(settle(&world, &engine).await, Settled::Removed));
-    assert!(before < 150 << 20, "it was over before it was looked at: {before}");
-    assert!(go_on(&world, &engine, &facts, 3).await, "it stood still when its server was killed");
-    world.clear(&engine).await;
+    panic!("no checkpoint was met in the middle in five tries");
 }
 
 #[tokio::test(flavor = "multi_thread")]
