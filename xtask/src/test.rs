@@ -21,6 +21,9 @@ pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
         tools::need_program("git", "git")?;
         // The README's tour reaches into sandboxes with it.
         tools::need_program("curl", "curl")?;
+        // What others read our files with: the key that signs evidence, and an exported snapshot.
+        tools::need_program("openssl", "openssl")?;
+        tools::need_program("zstd", "zstd")?;
         tools::need_component("fmt", "rustfmt")?;
         tools::need_component("clippy", "clippy")?;
         before.mention();
