@@ -2,6 +2,7 @@
 //! it installs it, or fails and says what to do.
 
 mod bench;
+mod browser;
 mod check;
 mod command;
 mod demo;

@@ -1,6 +1,7 @@
 //! Previews as those use them who have one: what goes through, what is refused and how that is told, and that what is
 //! closed is closed at once.
 
+mod browser;
 mod closing;
 mod raw;
 mod world;

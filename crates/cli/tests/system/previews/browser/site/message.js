@@ -1,0 +1,1 @@
+export const message = 'as it was prepared';
