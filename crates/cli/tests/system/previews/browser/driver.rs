@@ -1,6 +1,7 @@
 //! A real Chromium, asked one thing after the other.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -14,6 +15,33 @@ pub fn parts() -> PathBuf {
     let whole = parts.join("node_modules").join("vite").is_dir();
     assert!(whole, "{} is missing: `cargo xtask test` installs it", parts.display());
     parts
+}
+
+/// Chromium gives up what it loads when it sees the machine's network change, and sandboxes that come and go beside it change
+/// it all the time. It sees that by a netlink socket, and goes on where it gets none.
+fn without_netlink(command: &mut Command) {
+    let step = |code: u32, k: u32, otherwise: u8| libc::sock_filter { code: code as u16, jt: 0, jf: otherwise, k };
+    let (load, equal) = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K);
+    // Of a call, the number is at 0 and the first argument at 16.
+    let filter = [
+        step(load, 0, 0),
+        step(equal, libc::SYS_socket as u32, 3),
+        step(load, 16, 0),
+        step(equal, libc::AF_NETLINK as u32, 1),
+        step(libc::BPF_RET, libc::SECCOMP_RET_ERRNO | libc::EAFNOSUPPORT as u32, 0),
+        step(libc::BPF_RET, libc::SECCOMP_RET_ALLOW, 0),
+    ];
+    let before = move || {
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+        // SAFETY: both calls read their arguments alone, and the filter lives in this closure for as long as they take.
+        let set = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+        };
+        if set { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    // SAFETY: between fork and exec there are two system calls, and nothing is allocated.
+    unsafe { command.pre_exec(before) };
 }
 
 /// A browser with its tabs, by their names. They share their cookies, as a person's do.
@@ -35,6 +63,7 @@ impl Browser {
         }
         // All that it keeps is kept where it ends with the test.
         command.env("HOME", home.path()).env("TMPDIR", home.path()).env_remove("XDG_CONFIG_HOME");
+        without_netlink(&mut command);
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (commands, answers) = (process.stdin.take(), BufReader::new(process.stdout.take().unwrap()));
         let mut browser = Browser { process, commands, answers, _home: home };
