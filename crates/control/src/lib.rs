@@ -6,6 +6,7 @@ mod caller;
 mod channel;
 mod clock;
 mod deadlines;
+mod dial;
 mod driver;
 mod errors;
 mod events;

@@ -12,6 +12,7 @@ use remuda_types::{Account, Error, ErrorCode, SandboxId, SandboxState, SnapshotI
 use tokio::sync::{Notify, watch};
 
 use crate::deadlines::{Life, Term};
+use crate::dial::MayIdle;
 use crate::driver::{Driver, Live, Status};
 use crate::executions::{CarriedExecution, Executions};
 use crate::ledger::Ledger;
@@ -68,6 +69,8 @@ pub(crate) struct SandboxCell {
     pub(crate) life: Arc<Life>,
     /// Who watches its files.
     pub(crate) watches: Arc<Watches>,
+    /// Until when connections to it may stand idle.
+    pub(crate) may_idle: MayIdle,
     /// Whether somebody sees to the program that it was launched with.
     pub(crate) kept: AtomicBool,
 }
@@ -100,6 +103,7 @@ impl SandboxCell {
             continues: OnceLock::new(),
             removing: Arc::default(),
             watches: Arc::default(),
+            may_idle: MayIdle::default(),
             kept: AtomicBool::new(false),
         })
     }

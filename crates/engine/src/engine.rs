@@ -1,6 +1,7 @@
 //! The engine of one server, as everything above it sees it: places for machines, machines, and what is left of them.
 //! What runs them is behind [`Host`].
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -273,6 +274,11 @@ impl Machine {
     /// Connects to a port of the guest.
     pub async fn dial(&self, port: u16) -> Result<tokio::net::TcpStream> {
         self.0.dial(port).await
+    }
+
+    /// The address that a guest sees connections from [`Machine::dial`] come from.
+    pub fn dials_from(uid: &Uid) -> Ipv4Addr {
+        crate::network::dial_address(uid)
     }
 
     /// TCP connections between the server and the guest; a capture of memory resets them.

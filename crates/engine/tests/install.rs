@@ -10,7 +10,7 @@ use remuda_engine::Trial;
 use remuda_engine::install::{Cache, Installed, NotReady, Setup, SetupError, Step, StepState, check_machine};
 
 fn setup() -> Setup {
-    Setup { cache: Cache::new(Cache::DEFAULT_ROOT), data_dir: PathBuf::from("/var/lib/remuda") }
+    Setup { cache: Cache::new(Cache::DEFAULT_ROOT), data_dir: PathBuf::from("/var/lib/remuda"), local_names: false }
 }
 
 /// What a command says that runs as `user` on a throw-away overlay over the base image, in a mount namespace of its own.
@@ -80,7 +80,8 @@ async fn setup_installs_once_and_what_it_installs_works() {
 #[tokio::test]
 async fn a_check_of_an_empty_cache_says_what_to_run_and_makes_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let setup = Setup { cache: Cache::new(dir.path().join("cache")), data_dir: dir.path().join("data") };
+    let setup =
+        Setup { cache: Cache::new(dir.path().join("cache")), data_dir: dir.path().join("data"), local_names: false };
     let NotReady { failed } = setup.check(&Trial).await.unwrap().ready().unwrap_err();
     let names: Vec<&str> = failed.iter().map(|check| check.name.as_str()).collect();
     assert_eq!(names, ["runsc", "base image"]);
@@ -111,7 +112,8 @@ async fn a_data_directory_on_overlayfs_is_refused() {
     rustix::mount::mount("overlay", &merged, "overlay", rustix::mount::MountFlags::empty(), options.as_c_str())
         .unwrap();
     let mounted = Mounted(merged);
-    let setup = Setup { cache: Cache::new(dir.path().join("cache")), data_dir: mounted.0.join("not/yet") };
+    let setup =
+        Setup { cache: Cache::new(dir.path().join("cache")), data_dir: mounted.0.join("not/yet"), local_names: false };
     let SetupError::NotReady(NotReady { failed }) = setup.run(&|_| {}, &Trial).await.unwrap_err() else {
         panic!("not refused");
     };

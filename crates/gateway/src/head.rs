@@ -1,5 +1,5 @@
 //! Refuses a request whose head is too long, with an error of ours. The connection itself takes somewhat longer ones, so
-//! that there is somebody to be told; what goes beyond that too is answered by it, with the status alone.
+//! that there is somebody to be told here; what goes beyond that too is answered by it ([`crate::malformed`]).
 
 use axum::extract::Request;
 use axum::middleware::Next;

@@ -20,6 +20,7 @@ mod front;
 mod head;
 mod keys;
 mod limits;
+mod malformed;
 mod openapi;
 mod operations;
 mod paths;

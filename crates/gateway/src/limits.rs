@@ -18,6 +18,10 @@ pub const JSON_BODY_READ_MS_MAX: u64 = 60_000;
 pub const HTTP_DRAIN_MS_MAX: u64 = 10_000;
 /// How long a connection to what is behind a preview may take to come about, in milliseconds.
 pub const PREVIEW_DIAL_MS_MAX: u64 = 10_000;
+/// Connections to what is behind one preview that stand idle for the next request.
+pub const PREVIEW_IDLE_CONNECTIONS_MAX: usize = 64;
+/// How long one of them may stand idle, in milliseconds; it is closed before twice of that.
+pub const PREVIEW_IDLE_CONNECTION_MS_MAX: u64 = 1_000;
 /// How long an application behind a preview may take to begin its answer after it was sent the last of its request, in
 /// milliseconds.
 pub const PREVIEW_HEAD_MS_MAX: u64 = 120_000;
@@ -40,6 +44,8 @@ pub fn tell(limits: &mut BTreeMap<String, u64>) {
         ("http_drain_ms_max", HTTP_DRAIN_MS_MAX),
         ("preview_dial_ms_max", PREVIEW_DIAL_MS_MAX),
         ("preview_head_ms_max", PREVIEW_HEAD_MS_MAX),
+        ("preview_idle_connections_max", PREVIEW_IDLE_CONNECTIONS_MAX as u64),
+        ("preview_idle_connection_ms_max", PREVIEW_IDLE_CONNECTION_MS_MAX),
         ("preview_idle_ms_max", PREVIEW_IDLE_MS_MAX),
         ("preview_frame_bytes_max", PREVIEW_FRAME_BYTES_MAX),
         ("preview_probe_ms_max", PREVIEW_PROBE_MS_MAX),

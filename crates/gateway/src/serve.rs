@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -29,6 +30,7 @@ use crate::limits::{
     HTTP_CONNECTIONS_MAX, HTTP_DRAIN_MS_MAX, HTTP_HEAD_BYTES_MAX, HTTP_HEAD_READ_MS_MAX, HTTP_HEADERS_MAX,
     HTTP2_STREAMS_MAX,
 };
+use crate::malformed::Telling;
 use crate::tls::{self, ALPN_HTTP2, Tls};
 
 /// Serves the API on TCP to whoever shows an access key, until `shutdown`; then waits for running requests, within limits.
@@ -127,7 +129,10 @@ where
     };
     connection.tls = way == Way::Tls;
     let router = if way == Way::Elsewhere { tls::leads_to_tls() } else { router };
+    let served = Arc::new(AtomicBool::new(false));
+    let (io, serving) = (Telling::new(io, served.clone()), served);
     let service = router.map_request(move |mut request: hyper::Request<Incoming>| {
+        serving.store(true, Ordering::Relaxed);
         request.extensions_mut().insert(connection.clone());
         request.map(axum::body::Body::new)
     });

@@ -54,14 +54,17 @@ pub const PROTOCOL_VERSION: u8 = 2;
 ///
 /// 0: executions and plain files. 1: parts, digests and conditions of files; moving; permission bits and owners; effects
 /// of making and removing paths. 2: trees as archives. 3: terminals, their size, and standard input in pieces. 4: looking
-/// through files, watching them, and several changes of files in one call. 5: what a capture of files leaves out.
-pub const CALLS: u32 = 5;
+/// through files, watching them, and several changes of files in one call. 5: what a capture of files leaves out. 6: connections to loopback.
+pub const CALLS: u32 = 6;
 
 /// The [`CALLS`] that take terminals and standard input in pieces.
 pub const CALLS_WITH_INPUT: u32 = 3;
 
 /// The [`CALLS`] that tell what a capture of files leaves out.
 pub const CALLS_WITH_LEFT_OUT: u32 = 5;
+
+/// The [`CALLS`] that connect to programs on the guest's own loopback address.
+pub const CALLS_WITH_CONNECT: u32 = 6;
 
 /// How far a sender of data may be ahead of the receiver's last credit, in bytes for each channel.
 pub const WINDOW_BYTES: u64 = 1 << 20;

@@ -10,7 +10,7 @@ use crate::frame::{FrameError, Kind};
 use crate::input::{Input, PtySize};
 use crate::search::{Glob, Grep, LineMatch};
 use crate::watch::Watch;
-use crate::{CALLS_WITH_INPUT, CALLS_WITH_LEFT_OUT};
+use crate::{CALLS_WITH_CONNECT, CALLS_WITH_INPUT, CALLS_WITH_LEFT_OUT};
 
 /// A call of the host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -187,6 +187,14 @@ pub enum Request {
     /// Names what a capture of files alone leaves out of what is there now: what lies in memory, and pipes and sockets.
     /// Answered by [`Reply::Sentences`].
     LeftOutOfFiles,
+    /// Asks for one connection to a program that listens on the guest's own loopback address. Answered by
+    /// [`Reply::Listening`] once the agent is connected to it, with [`AgentErrorKind::NotFound`] where nothing listens.
+    Connect {
+        /// The program's port.
+        port: u16,
+        /// The address that the host connects from; whoever comes from another one is turned away.
+        from: std::net::Ipv4Addr,
+    },
     /// Asks what became of an effect that this or an earlier host asked for. Answered as the effect's own call was or
     /// would have been, once that is known; with [`AgentErrorKind::Undone`] if nothing of it was or will be done; with
     /// [`AgentErrorKind::Forgotten`] if that can't be told any more.
@@ -211,6 +219,7 @@ impl Request {
             Request::Resize { .. } | Request::Input(_) => CALLS_WITH_INPUT,
             Request::Spawn(spawn) if spawn.pty.is_some() => CALLS_WITH_INPUT,
             Request::LeftOutOfFiles => CALLS_WITH_LEFT_OUT,
+            Request::Connect { .. } => CALLS_WITH_CONNECT,
             _ => 0,
         }
     }
@@ -366,6 +375,11 @@ pub enum Reply {
     Sentences {
         /// One each.
         sentences: Vec<String>,
+    },
+    /// The agent is connected to a program, and waits a while for the host to connect to itself.
+    Listening {
+        /// The agent's port, for one connection.
+        port: u16,
     },
     /// It was done and there is nothing to tell.
     Done,

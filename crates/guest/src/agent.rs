@@ -12,6 +12,7 @@ use crate::errors::say;
 use crate::execution::Execution;
 use crate::outbox::{Host, Outbox};
 use crate::process::{Inherited, release_memory};
+use crate::relay::Relays;
 use crate::sync::lock;
 use crate::transfers::Transfers;
 use crate::users::Users;
@@ -46,6 +47,10 @@ pub struct Agent {
     pub live_searches: Arc<AtomicUsize>,
     /// Watches of files, each with a thread that sleeps.
     pub live_watches: Arc<AtomicUsize>,
+    /// Connections to loopback, each with two threads.
+    pub live_relays: Arc<AtomicUsize>,
+    /// What is open of them.
+    pub relays: Relays,
     /// Bytes of data that went over the channel since unused memory was given back.
     pub moved_bytes: AtomicUsize,
     /// Largest number of processes of a guest user, from the last bind.
@@ -75,6 +80,8 @@ impl Agent {
             live_file_calls: Arc::default(),
             live_searches: Arc::default(),
             live_watches: Arc::default(),
+            live_relays: Arc::default(),
+            relays: Relays::default(),
             moved_bytes: AtomicUsize::new(0),
             processes_max: AtomicU32::new(PROCESSES_MAX_DEFAULT),
         }

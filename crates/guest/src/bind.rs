@@ -33,4 +33,5 @@ pub fn bind(agent: &Agent, call: u32, nonce: Nonce, bind: &Bind) {
 pub fn unbind(agent: &Agent) {
     agent.outbox.begin();
     agent.transfers.abandon_all();
+    agent.relays.close_all();
 }

@@ -23,6 +23,7 @@ use crate::left_out;
 use crate::limits::{EXECUTION_ID_BYTES_MAX, EXECUTIONS_LIVE_MAX, EXECUTIONS_MAX, PUMP_BUFFER_BYTES};
 use crate::outbox::Host;
 use crate::pump::{drain, pump};
+use crate::relay;
 use crate::sync::lock;
 use crate::terminal;
 
@@ -82,6 +83,7 @@ fn request(agent: &Arc<Agent>, call: u32, payload: &[u8]) {
         Request::LeftOutOfFiles => {
             files::call(agent, host, call, |agent| Ok(left_out::sentences(&agent.inherited.root)))
         }
+        Request::Connect { port, from } => relay::connect(agent, host, call, port, from),
         Request::ReadFile { path, user } => files::read(agent, host, call, files::Read::whole(path, user)),
         Request::OpenFile { path, user, range, conditions, digest_bytes_max } => {
             let part = Some(files::Part { range, conditions, digest_bytes_max });

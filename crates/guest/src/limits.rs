@@ -98,6 +98,15 @@ pub const WATCH_DIRECTORIES_MAX: usize = 8192;
 /// Events of one watch that are looked at together.
 pub const WATCH_BATCH_MAX: usize = 1024;
 
+/// Connections to the guest's own loopback address at once: each has two threads.
+pub const RELAYS_MAX: usize = 256;
+
+/// How long a program, and then the host, may take to come into one of them, in milliseconds.
+pub const RELAY_WAIT_MS_MAX: u64 = 10_000;
+
+/// Bytes of each direction of one that are under way.
+pub const RELAY_BUFFER_BYTES: usize = 64 << 10;
+
 /// Contents of all files of one batch, in bytes.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
 

@@ -23,6 +23,7 @@ mod output_log;
 mod process;
 mod program;
 mod pump;
+mod relay;
 mod small_file;
 mod sync;
 mod terminal;

@@ -84,6 +84,9 @@ impl Mind {
             Request::LeftOutOfFiles | Request::DeletedOpenFiles => {
                 vec![reply(call, &Ok(Reply::Sentences { sentences: Vec::new() }))]
             }
+            Request::Connect { port, .. } => {
+                vec![reply(call, &Err(refusal(AgentErrorKind::NotFound, &format!("nothing listens on port {port}"))))]
+            }
             Request::Batch(batch) => {
                 let results =
                     batch.changes.iter().map(|_| Err(refusal(AgentErrorKind::NotFound, "there are no files")));

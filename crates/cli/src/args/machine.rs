@@ -7,6 +7,9 @@ pub struct Setup {
     /// Only look: change and download nothing
     #[arg(long)]
     pub check: bool,
+    /// Install libnss-myhostname too, so that every program of this machine finds the host names of previews
+    #[arg(long, conflicts_with = "check")]
+    pub local_names: bool,
 }
 
 /// `doctor`.

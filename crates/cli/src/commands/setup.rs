@@ -14,7 +14,8 @@ use crate::failure::NOT_READY;
 use crate::print;
 
 pub async fn run(global: &Global, args: &args::Setup) -> anyhow::Result<u8> {
-    let setup = Setup { cache: Cache::new(&global.cache_dir), data_dir: global.data_dir.clone() };
+    let (cache, data_dir) = (Cache::new(&global.cache_dir), global.data_dir.clone());
+    let setup = Setup { cache, data_dir, local_names: args.local_names };
     if args.check { check(global, &setup).await } else { install(global, &setup).await }
 }
 

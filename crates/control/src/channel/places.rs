@@ -63,6 +63,7 @@ impl Places {
             | Request::Watch(_)
             | Request::DeletedOpenFiles
             | Request::LeftOutOfFiles
+            | Request::Connect { .. }
             | Request::Outcome { .. }
             | Request::Ping => return Ok(None),
         };

@@ -305,6 +305,9 @@ impl Capture {
     async fn read(&self, platform: &Platform, cell: &SnapshotCell) -> Result<(), Error> {
         let Capture { source, live, lease, doc } = self;
         let with_memory = doc.shown.mode == SnapshotMode::Memory;
+        if with_memory {
+            source.may_idle.end();
+        }
         let silence = silence(live, source, lease, with_memory).await?;
         // At the boundary: the agent has said everything it had read, and the log holds it.
         let carried = if with_memory { carry(platform, source, live, &cell.id).await? } else { Vec::new() };

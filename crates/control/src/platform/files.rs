@@ -2,11 +2,12 @@
 
 use remuda_guest_proto::Watch;
 use remuda_types::wire::{self, ChangedFiles, FileList, FileStat, FoundFiles, FoundText, UnpackedTree};
-use remuda_types::{Error, ErrorCode, SandboxId};
+use remuda_types::{Error, SandboxId};
 
 use super::Platform;
 use crate::access::Action;
 use crate::caller::Caller;
+use crate::dial;
 use crate::operation::{Answered, Call, operate};
 use crate::operations::change_file::{MakeDirectory, RemoveFile, Rename, SetAttributes};
 use crate::operations::change_files::ChangeFiles;
@@ -196,19 +197,10 @@ impl Platform {
     /// Connects to a TCP port of a guest.
     ///
     /// # Errors
-    /// `port_unreachable` when nothing listens there on the guest's own address.
+    /// `port_unreachable` when nothing listens there, neither on the guest's own address nor on 127.0.0.1.
     pub async fn dial(&self, caller: &Caller, id: &SandboxId, port: u16) -> Result<GuestStream, Error> {
         caller.may(Action::Port)?;
         let cell = self.living(caller, id).await?;
-        let working = cell.life.work().begin();
-        let live = cell.live()?;
-        let stream = live.machine.dial(port).await.map_err(|e| {
-            Error::new(ErrorCode::PortUnreachable, format!("nothing answers on port {port} of {id}"))
-                .cause(crate::errors::chain(&e))
-                .remedy("make the program listen on 0.0.0.0; one that listens on 127.0.0.1 is not reached yet")
-        })?;
-        // From here on what counts is what goes through it, and not that it is open.
-        drop(working);
-        Ok(GuestStream::new(stream, cell.life.work().clone()))
+        dial::dial(&cell, cell.live()?, port).await
     }
 }

@@ -69,6 +69,11 @@ impl PreviewPass {
         dial(&self.cell, self.port).await
     }
 
+    /// Until when a connection to the port may stand idle: cancelled when a capture of the sandbox's memory begins.
+    pub fn may_idle(&self) -> CancellationToken {
+        self.cell.may_idle.token()
+    }
+
     /// Waits until this way is closed: the credential is none any more, its time is over, or the sandbox has ended. Says
     /// why. A pause closes nothing.
     pub async fn ended(&self) -> Error {
@@ -107,16 +112,8 @@ impl PreviewPass {
 /// Connects to a port of a guest for a preview.
 pub(crate) async fn dial(cell: &Arc<SandboxCell>, port: u16) -> Result<GuestStream, Error> {
     may_serve(cell)?;
-    let working = cell.life.work().begin();
     let live = cell.live().map_err(|e| not_ready(cell).unwrap_or(e))?;
-    let stream = live.machine.dial(port).await.map_err(|e| {
-        Error::new(ErrorCode::PortUnreachable, format!("nothing answers on port {port}"))
-            .cause(crate::errors::chain(&e))
-            .remedy("start the application, and let it listen on 0.0.0.0: one that listens on 127.0.0.1 alone is not reached")
-    })?;
-    // From here on what counts is what goes through it, and not that it is open.
-    drop(working);
-    Ok(GuestStream::new(stream, cell.life.work().clone()))
+    crate::dial::dial(cell, live, port).await
 }
 
 /// Refuses where the sandbox will never serve again.

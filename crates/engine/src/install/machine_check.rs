@@ -10,6 +10,7 @@ use rustix::fs::{FileType, Mode};
 use serde::{Deserialize, Serialize};
 
 use super::cache::Cache;
+use super::local_names::local_names;
 
 /// Free space a setup that builds something needs in the cache, in bytes.
 pub const CACHE_FREE_BYTES_MIN: u64 = 2 << 30;
@@ -64,7 +65,7 @@ pub fn check_machine(cache: &Cache, data_dir: &Path, builds: bool) -> Vec<Check>
         fifos(data_dir),
         tmpfs(),
         space("data space", "data directory", data_dir, DATA_FREE_BYTES_MIN),
-        local_names(&fs::read_to_string("/etc/nsswitch.conf").unwrap_or_default()),
+        local_names(),
     ]);
     if builds {
         let needed = CACHE_FREE_BYTES_MIN;
@@ -273,21 +274,6 @@ fn space(name: &str, what: &str, dir: &Path, needed_bytes: u64) -> Check {
     }
 }
 
-/// Whether programs that ask the C library find names below `localhost`, which previews have. Nothing needs it: browsers and
-/// curl find them by themselves, and there is an address without a name.
-fn local_names(nsswitch: &str) -> Check {
-    const NAME: &str = "names below localhost";
-    let hosts = nsswitch.lines().find_map(|line| line.trim().strip_prefix("hosts:")).unwrap_or_default();
-    if hosts.split_ascii_whitespace().any(|source| ["myhostname", "resolve"].contains(&source)) {
-        return Check::good(NAME, "every program finds them, and so the host names of previews");
-    }
-    Check::good(
-        NAME,
-        "browsers and curl find them by themselves; for programs that ask the C library, `apt-get install \
-         libnss-myhostname`, or give them a preview's header_url",
-    )
-}
-
 fn tools() -> Check {
     const NAME: &str = "tools";
     let missing: Vec<&str> = ["apt-get", "dpkg-deb", "npm", "tar", "unshare", "chroot"]
@@ -350,19 +336,6 @@ mod tests {
             }
         });
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
-    }
-
-    #[test]
-    fn what_would_find_names_below_localhost_is_offered_and_not_asked_for() {
-        for nsswitch in
-            ["hosts: files myhostname dns\n", "passwd: files\n  hosts:\tfiles resolve [!UNAVAIL=return] dns"]
-        {
-            assert!(local_names(nsswitch).detail.starts_with("every program"), "{nsswitch}");
-        }
-        for nsswitch in ["hosts: files dns\n", "# hosts: myhostname\n", ""] {
-            let check = local_names(nsswitch);
-            assert!(check.ok && check.detail.contains("libnss-myhostname"), "{nsswitch}");
-        }
     }
 
     #[test]

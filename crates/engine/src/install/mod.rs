@@ -11,6 +11,7 @@ mod command;
 mod digest;
 mod distribution;
 mod error;
+mod local_names;
 mod machine_check;
 mod node;
 mod parts_check;

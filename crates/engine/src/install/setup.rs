@@ -13,6 +13,7 @@ use super::command::Tool;
 use super::digest::Digest;
 use super::distribution::Distribution;
 use super::error::SetupError;
+use super::local_names::{LOCAL_NAMES_OFFER, LOCAL_NAMES_PACKAGE, finds_local_names};
 use super::machine_check::{Check, check_machine, find_tool};
 use super::probe::{Capabilities, Probe, ProbeReport};
 use super::runsc::{self, Facts};
@@ -22,6 +23,8 @@ use super::runsc::{self, Facts};
 pub enum Step {
     /// Looking at the machine.
     Machine,
+    /// Whether every program of this machine finds names below `localhost`.
+    LocalNames,
     /// Waiting for another setup on this machine.
     Wait,
     /// The program that builds base images.
@@ -116,6 +119,8 @@ pub struct Setup {
     pub cache: Cache,
     /// Where sandboxes will be kept; only checked.
     pub data_dir: PathBuf,
+    /// Whether the machine is to find names below `localhost` for every program, by a package that nothing else needs.
+    pub local_names: bool,
 }
 
 impl Setup {
@@ -142,6 +147,15 @@ impl Setup {
         }
         let held = self.lock().await?;
         let mut fetched = Vec::new();
+        match (finds_local_names(), self.local_names) {
+            (true, _) => {}
+            (false, false) => say(Step::LocalNames, StepState::Done, LOCAL_NAMES_OFFER.to_owned()),
+            (false, true) => {
+                install_package(&held, LOCAL_NAMES_PACKAGE).await?;
+                let detail = format!("installed {LOCAL_NAMES_PACKAGE}: every program finds names below localhost");
+                say(Step::LocalNames, StepState::Done, detail);
+            }
+        }
         let image = match base::find(&self.cache, &recipe)? {
             Some(image) => {
                 let detail = format!("base image {} is there", short(&image.digest));

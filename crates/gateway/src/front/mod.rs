@@ -26,6 +26,7 @@ use remuda_types::wire::{MadePreview, PreviewAuth};
 use remuda_types::{Error, PreviewId};
 
 use crate::errors::{Failure, invalid};
+use crate::relay::pool::Pool;
 use name::Called;
 pub use name::{Domain, DomainError};
 
@@ -112,11 +113,12 @@ impl Address {
 pub(crate) struct Door {
     platform: Platform,
     front: Front,
+    pool: Pool,
 }
 
 impl Door {
     pub(crate) fn new(platform: Platform, front: Front) -> Door {
-        Door { platform, front }
+        Door { platform, front, pool: Pool::default() }
     }
 }
 

@@ -22,7 +22,8 @@ use crate::errors::invalid;
 use crate::limits::{PREVIEW_DIAL_MS_MAX, PREVIEW_FRAME_BYTES_MAX, PREVIEW_HEAD_MS_MAX, PREVIEW_IDLE_MS_MAX};
 use crate::relay::activity::Activity;
 use crate::relay::headers::{forwarded, upgrade_wanted};
-use crate::relay::send::send_alone;
+use crate::relay::pool::{Lease, Pool};
+use crate::relay::send::{Answer, send_alone};
 use crate::relay::tunnel::{self, Limits};
 use crate::serve::Connection;
 
@@ -31,7 +32,7 @@ pub(super) async fn through(door: &Door, named: Named, authority: &str, request:
     let reader = Reader::of(request.method(), request.headers());
     let passed = match named {
         Named::Token(token) => match door.platform.enter_by_name(&token) {
-            Ok(pass) => pass_on(pass, authority, String::new(), request).await,
+            Ok(pass) => pass_on(door, pass, authority, String::new(), request).await,
             Err(error) => Err(error),
         },
         Named::Id(id) => by_id(door, id, authority, None, request).await,
@@ -81,7 +82,7 @@ async fn by_id(
         }
         None => String::new(),
     };
-    pass_on(pass, authority, prefix, request).await
+    pass_on(door, pass, authority, prefix, request).await
 }
 
 /// The credential in the header.
@@ -165,7 +166,13 @@ fn is_below_id(pass: &PreviewPass, authority: &str) -> bool {
 }
 
 /// Passes on a request of somebody who was let in.
-async fn pass_on(pass: PreviewPass, authority: &str, prefix: String, mut request: Request) -> Result<Response, Error> {
+async fn pass_on(
+    door: &Door,
+    pass: PreviewPass,
+    authority: &str,
+    prefix: String,
+    mut request: Request,
+) -> Result<Response, Error> {
     let names = names(&pass, authority, prefix, &request);
     let connection = request.extensions().get::<Connection>().cloned();
     let http1 = matches!(request.version(), Version::HTTP_10 | Version::HTTP_11);
@@ -186,12 +193,8 @@ async fn pass_on(pass: PreviewPass, authority: &str, prefix: String, mut request
     *outgoing.headers_mut() = forwarded(request.headers(), upgrade.as_ref());
     names.inward(outgoing.headers_mut(), connection.as_ref().and_then(|connection| connection.peer));
 
-    let sending = async {
-        let stream = dial(&pass).await?;
-        send_alone(stream, outgoing).await.map_err(|e| hung_up(&pass, &e))
-    };
-    let mut incoming = tokio::select! {
-        answered = sending => answered?,
+    let (mut incoming, lease) = tokio::select! {
+        answered = send(&door.pool, &pass, outgoing) => answered?,
         over = pass.ended() => return Err(over),
         () = activity.idle_for(Duration::from_millis(PREVIEW_HEAD_MS_MAX)) => {
             return Err(hung_up(&pass, &format_args!("no answer began within {PREVIEW_HEAD_MS_MAX} ms"))
@@ -217,11 +220,40 @@ async fn pass_on(pass: PreviewPass, authority: &str, prefix: String, mut request
     }
     // What a protocol of one hop says has no place in HTTP/2.
     let body = incoming.into_body();
-    *response.body_mut() = match body.is_end_stream() {
-        true => Body::empty(),
-        false => Body::new(Guarded { body, pass, activity, over: None }),
+    *response.body_mut() = match (body.is_end_stream(), lease) {
+        (true, lease) => {
+            lease.into_iter().for_each(Lease::give_back);
+            Body::empty()
+        }
+        (false, lease) => Body::new(Guarded { body, pass, activity, lease, over: None }),
     };
     Ok(response)
+}
+
+/// Sends a request to the application, over a connection that stood idle where that may be. Gives back by what it came, if it
+/// may be used again.
+async fn send(
+    pool: &Pool,
+    pass: &PreviewPass,
+    request: hyper::Request<Body>,
+) -> Result<(Answer, Option<Lease>), Error> {
+    if !Pool::takes(&request) {
+        let stream = dial(pass).await?;
+        return Ok((send_alone(stream, request).await.map_err(|e| hung_up(pass, &e))?, None));
+    }
+    let (head, _) = request.into_parts();
+    let whole = || hyper::Request::from_parts(head.clone(), Body::empty());
+    // It may be closed by the application at this very moment: then the request is sent again, which harms nobody.
+    if let Some(mut lease) = pool.take(pass.id()).await
+        && let Ok(answer) = lease.send(whole()).await
+    {
+        return Ok((answer, Some(lease)));
+    }
+    let may_idle = pass.may_idle();
+    let stream = dial(pass).await?;
+    let mut lease = pool.open(pass.id(), stream, may_idle).await.map_err(|e| hung_up(pass, &e))?;
+    let answer = lease.send(whole()).await.map_err(|e| hung_up(pass, &e))?;
+    Ok((answer, Some(lease)))
 }
 
 /// Connects to the application, within the limit.
@@ -306,6 +338,8 @@ struct Guarded {
     body: hyper::body::Incoming,
     pass: Arc<PreviewPass>,
     activity: Arc<Activity>,
+    /// What the answer comes by, where that may be used again.
+    lease: Option<Lease>,
     /// Begun once something is waited for.
     over: Option<Pin<Box<dyn Future<Output = Cut> + Send>>>,
 }
@@ -331,8 +365,13 @@ impl HttpBody for Guarded {
     ) -> Poll<Option<Result<http_body::Frame<Bytes>, Cut>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
         match &frame {
-            Poll::Ready(None) => return Poll::Ready(None),
-            Poll::Ready(Some(Ok(_))) if self.body.is_end_stream() => {}
+            Poll::Ready(None) => {
+                self.lease.take().into_iter().for_each(Lease::give_back);
+                return Poll::Ready(None);
+            }
+            Poll::Ready(Some(Ok(_))) if self.body.is_end_stream() => {
+                self.lease.take().into_iter().for_each(Lease::give_back);
+            }
             // More is to come, now or later: from here on it is seen to that the way is open.
             _ => {
                 let (pass, activity) = (self.pass.clone(), self.activity.clone());

@@ -4,6 +4,7 @@
 pub(crate) mod activity;
 pub(crate) mod frames;
 pub(crate) mod headers;
+pub(crate) mod pool;
 pub(crate) mod send;
 pub(crate) mod tunnel;
 

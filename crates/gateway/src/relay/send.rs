@@ -1,8 +1,7 @@
-//! One request over one connection to an application. Connections are not kept for the next request: one that stands idle
-//! while its sandbox is captured would be open in every copy, where nobody is at its other end.
+//! Requests over connections to an application.
 
 use axum::body::Body;
-use hyper::client::conn::http1;
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 
 use super::Stream;
@@ -11,14 +10,20 @@ use crate::limits::{HTTP_HEAD_BYTES_MAX, HTTP_HEADERS_MAX};
 /// What a request was answered with.
 pub(crate) type Answer = hyper::Response<hyper::body::Incoming>;
 
-/// Sends one request over a connection of its own, which ends with the answer, or goes on as what both switch to.
-pub(crate) async fn send_alone(stream: impl Stream, request: hyper::Request<Body>) -> hyper::Result<Answer> {
-    let (mut sender, connection) = http1::Builder::new()
+/// Speaks HTTP on a connection, which ends when the sender is dropped and the last answer has been read or dropped, or
+/// goes on as what both switch to.
+pub(crate) async fn open(stream: impl Stream) -> hyper::Result<SendRequest<Body>> {
+    let (sender, connection) = http1::Builder::new()
         .max_headers(HTTP_HEADERS_MAX)
         .max_header_size(HTTP_HEAD_BYTES_MAX)
         .handshake(TokioIo::new(stream))
         .await?;
-    // It ends when the answer has been read or dropped, so nothing needs to wait for it.
+    // Nothing needs to wait for its end.
     tokio::spawn(connection.with_upgrades());
-    sender.send_request(request).await
+    Ok(sender)
+}
+
+/// Sends one request over a connection of its own.
+pub(crate) async fn send_alone(stream: impl Stream, request: hyper::Request<Body>) -> hyper::Result<Answer> {
+    open(stream).await?.send_request(request).await
 }

@@ -10,8 +10,10 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use super::activity::Activity;
 use super::frames::{Frames, close};
 
-/// Bytes of each direction that are under way in the server.
-const PIECE_BYTES: usize = 16 << 10;
+/// Bytes of each direction that are under way in the server, at first and at most: who says much gets more, since most of
+/// those that are open say little.
+const PIECE_BYTES: usize = 2 << 10;
+const PIECE_BYTES_MAX: usize = 64 << 10;
 /// How long saying that it is over may take.
 const FAREWELL_WAIT_MAX: Duration = Duration::from_secs(2);
 
@@ -100,14 +102,15 @@ async fn pump(
     let mut piece = vec![0; PIECE_BYTES];
     loop {
         let read = from.read(&mut piece).await;
-        let bytes = match read {
+        let count = match read {
             Ok(0) | Err(_) => {
                 // One that was cut is not the other's fault: it may say what it still has to say.
                 to.shutdown().await?;
                 return Ok(Stopped::End);
             }
-            Ok(count) => &piece[..count],
+            Ok(count) => count,
         };
+        let bytes = &piece[..count];
         activity.touch();
         if let Some(frames) = &mut frames {
             let begun = frames.between();
@@ -128,5 +131,8 @@ async fn pump(
             between.store(frames.between(), Ordering::Relaxed);
         }
         activity.touch();
+        if count == piece.len() && count < PIECE_BYTES_MAX {
+            piece.resize(2 * count, 0);
+        }
     }
 }

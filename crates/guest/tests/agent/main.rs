@@ -12,6 +12,7 @@ mod idling;
 mod nonsense;
 mod output;
 mod quiescing;
+mod relays;
 mod searches;
 mod stdin;
 mod terminal;

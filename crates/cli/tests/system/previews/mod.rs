@@ -1,9 +1,14 @@
 //! Previews as those use them who have one: what goes through, what is refused and how that is told, and that what is
 //! closed is closed at once.
 
+mod accounts;
 mod browser;
 mod closing;
+mod limits;
+mod local_names;
+mod loopback;
 mod raw;
+mod tls;
 mod world;
 
 use remuda_client::wire::{Branch, CreatePreview, PreviewAuth, PreviewHost, PreviewState, ProbeResult, RenewPreview};

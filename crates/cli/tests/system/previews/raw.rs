@@ -44,12 +44,16 @@ async fn nothing_is_smuggled_into_an_application() {
         ("a zero", "X-A: 1\0\r\n".to_owned()),
     ] {
         let request = format!("POST / HTTP/1.1\r\nHost: {host}\r\n{headers}Connection: close\r\n\r\nxx");
-        assert_eq!(status(request), "400", "{what}");
+        let told = ask(&api, &request).refused(400, "invalid_request");
+        assert!(told["cause"].is_string(), "{what}: {told}");
     }
     let many: String = (0..200).map(|n| format!("X-{n}: 1\r\n")).collect();
     assert_eq!(status(format!("GET / HTTP/1.1\r\nHost: {host}\r\n{many}\r\n")), "431");
     let huge = "x".repeat(80 << 10);
     assert_eq!(status(format!("GET / HTTP/1.1\r\nHost: {host}\r\nX-A: {huge}\r\n\r\n")), "431");
+    for nonsense in ["nonsense\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "GET http://[ HTTP/1.1\r\n\r\n", "\0\r\n\r\n"] {
+        ask(&api, nonsense).refused(400, "invalid_request");
+    }
 
     // Hosts.
     for wrong in

@@ -18,11 +18,16 @@ pub struct App {
     pub id: SandboxId,
 }
 
-/// Starts it.
+/// Starts it, for everybody.
 pub async fn app(api: &Api, port: u16) -> App {
+    app_on(api, port, "0.0.0.0").await
+}
+
+/// Starts it on one of the guest's addresses.
+pub async fn app_on(api: &Api, port: u16, address: &str) -> App {
     let id = api.create().await.id;
     api.client.write_file(&id, "/workspace/app.mjs", &Default::default(), include_str!("app.mjs")).await.unwrap();
-    let argv = ["node", "/workspace/app.mjs", &port.to_string()].map(str::to_owned).to_vec();
+    let argv = ["node", "/workspace/app.mjs", &port.to_string(), address].map(str::to_owned).to_vec();
     api.background(&id, StartExecution { argv: Some(argv), ..StartExecution::default() }).await;
     App { id }
 }
