@@ -10,6 +10,7 @@ mod harness;
 mod journal;
 mod ours;
 mod podman;
+mod preview;
 mod report;
 mod stats;
 mod worker;
@@ -51,6 +52,11 @@ const BENCHMARKS: &[Benchmark] = &[
         name: "journal",
         about: "keyed creates, replays and reads of the control plane and of the journal by itself, and how they grow",
         run: journal::figures,
+    },
+    Benchmark {
+        name: "preview",
+        about: "requests, downloads and WebSockets through a preview, against nginx and a connection of one's own",
+        run: preview::figures,
     },
 ];
 

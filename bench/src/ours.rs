@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -36,6 +37,8 @@ pub(crate) fn side(remuda: &Path) -> Side {
 pub(crate) struct Server {
     process: Child,
     client: Client,
+    /// Where it listens on TCP.
+    address: SocketAddr,
 }
 
 impl Server {
@@ -66,16 +69,28 @@ impl Server {
         // Reads on to the end, so that the server never meets a closed or full pipe. What it prints may hold a key.
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if line.contains("listening on") {
-                    let _ = tell.send(());
+                if let Some(address) = line.strip_prefix("listening on http://") {
+                    let _ = tell.send(address.trim_end_matches('/').parse());
                 }
             }
         });
-        let server = Server { process, client: Client::unix(data.join("remuda.sock"))? };
-        if told.recv_timeout(START_WITHIN).is_err() {
-            anyhow::bail!("`remuda serve` does not listen; its last words: {}", last_lines(&log));
+        let client = Client::unix(data.join("remuda.sock"))?;
+        let mut server = Server { process, client, address: (Ipv4Addr::LOCALHOST, 0).into() };
+        match told.recv_timeout(START_WITHIN) {
+            Ok(Ok(address)) => server.address = address,
+            _ => anyhow::bail!("`remuda serve` does not listen; its last words: {}", last_lines(&log)),
         }
         Ok(server)
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Where it listens on TCP.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// A client of it.

@@ -119,6 +119,8 @@ impl Report {
 
 fn cell(entry: &Entry) -> String {
     match (&entry.summary, &entry.failure) {
+        // What is short has another digit.
+        (Some(s), None) if s.p90 < 10.0 => format!("{:.2} ({:.2}–{:.2}, {})", s.median, s.p10, s.p90, s.n),
         (Some(s), None) => format!("{:.1} ({:.1}–{:.1}, {})", s.median, s.p10, s.p90, s.n),
         (Some(s), Some(_)) => format!("broke off after {}", s.n),
         (None, _) => "could not run".to_owned(),
@@ -129,7 +131,7 @@ fn goal(goal: Goal) -> String {
     match goal {
         Goal::RatioAtMost(x) => format!("≤ {x:.2} ×"),
         Goal::MillisecondsAtMost(x) => format!("≤ {x:.0} ms"),
-        Goal::MillisecondsMoreAtMost(x) => format!("≤ peer + {x:.0} ms"),
+        Goal::MillisecondsMoreAtMost(x) => format!("≤ peer + {x} ms"),
         Goal::MebibytesAtMost(x) => format!("≤ {x:.0} MiB"),
         Goal::None => "—".to_owned(),
     }

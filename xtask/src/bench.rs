@@ -16,6 +16,11 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<bool> {
         tools::need_program("runc", "runc")?;
         tools::need_program("podman", "podman")?;
     }
+    if !names || words.contains(&"preview") {
+        tools::need_program("nginx", "nginx-light")?;
+        tools::need_program("wrk", "wrk")?;
+        tools::need_program("nsenter", "util-linux")?;
+    }
     let before = Inventory::take();
     // The whole workspace: building a part of it would build shared dependencies once more with other features.
     run_shown(cargo().args(["build", "--release", "--locked"]))?;
