@@ -197,6 +197,10 @@ mod tests {
         let (lease, mut application, _) = opened(&pool).await;
         used(lease, &mut application).await.give_back();
         drop(application);
+        // Until the connection has heard of it: before that, a request on it fails and is sent again.
+        while !pool.locked()[&id()][0].sender.is_closed() {
+            tokio::task::yield_now().await;
+        }
         assert!(pool.take(&id()).await.is_none());
 
         let (lease, mut application, may_idle) = opened(&pool).await;
