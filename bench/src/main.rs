@@ -3,6 +3,7 @@
 
 mod bare;
 mod control;
+mod copies;
 mod exec;
 mod files;
 mod fork;
@@ -12,6 +13,8 @@ mod ours;
 mod podman;
 mod preview;
 mod report;
+mod sides;
+mod snapshot;
 mod stats;
 mod worker;
 mod world;
@@ -37,6 +40,11 @@ const BENCHMARKS: &[Benchmark] = &[
         name: "fork",
         about: "fork 1 to 3, exec, create, and the whole worker comparison, against the bare runsc command line",
         run: fork::figures,
+    },
+    Benchmark {
+        name: "snapshot",
+        about: "forks with little and much in memory, the source's pause, and files that come up with their server",
+        run: snapshot::figures,
     },
     Benchmark {
         name: "exec",

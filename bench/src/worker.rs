@@ -7,19 +7,34 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-/// The port it listens on.
-pub(crate) const PORT: u16 = 8080;
+use crate::copies::Served;
+
 /// Where its files are in a guest.
-pub(crate) const DIRECTORY: &str = "/workspace/worker";
-/// Its program and arguments.
-pub(crate) const ARGV: [&str; 2] = ["node", "server.mjs"];
-/// Its environment.
-pub(crate) const ENV: [(&str, &str); 2] = [("PORT", "8080"), ("PREPARATION", "bench")];
+const DIRECTORY: &str = "/workspace/worker";
+/// The port it listens on.
+const PORT: u16 = 8080;
 /// How many jobs it is given.
 const JOBS: u64 = 5;
 
+/// The worker, with its jobs.
+pub(crate) fn served(project: &Path) -> anyhow::Result<Served> {
+    Ok(Served {
+        argv: ["node", "server.mjs"].map(str::to_owned).to_vec(),
+        directory: DIRECTORY,
+        env: [("PORT", PORT.to_string()), ("PREPARATION", "bench".to_owned())]
+            .map(|(name, value)| (name.to_owned(), value))
+            .to_vec(),
+        files: files(project)?,
+        port: PORT,
+        status: "/status",
+        work: Some(("/jobs", jobs().to_string())),
+        pending: JOBS,
+        memory_mib: None,
+    })
+}
+
 /// The files of the application, name and contents.
-pub(crate) fn files(project: &Path) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+fn files(project: &Path) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let directory = project.join("workloads/worker/app");
     let mut files = Vec::new();
     for entry in fs::read_dir(&directory).with_context(|| format!("cannot read {}", directory.display()))? {
@@ -32,7 +47,7 @@ pub(crate) fn files(project: &Path) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
 }
 
 /// The body of `POST /jobs`.
-pub(crate) fn jobs() -> Value {
+fn jobs() -> Value {
     let job = |n| json!({"id": format!("job-{n}"), "item": "rope", "quantity": n + 1, "unitCents": 100 * n});
     (0..JOBS).map(job).collect()
 }
@@ -60,9 +75,9 @@ impl Identity {
         Ok(())
     }
 
-    /// Fails unless the jobs have arrived.
-    pub(crate) fn check_prepared(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(self.pending == JOBS, "the worker holds {} jobs instead of {JOBS}", self.pending);
+    /// Fails unless what it was given has arrived.
+    pub(crate) fn check_prepared(&self, pending: u64) -> anyhow::Result<()> {
+        anyhow::ensure!(self.pending == pending, "the server holds {} instead of {pending}", self.pending);
         Ok(())
     }
 }
@@ -74,7 +89,7 @@ mod tests {
     #[test]
     fn a_copy_with_another_nonce_or_an_empty_queue_is_none() {
         let source = Identity::of(r#"{"pid":7,"nonce":"a","pending":5}"#).unwrap();
-        source.check_prepared().unwrap();
+        source.check_prepared(5).unwrap();
         assert!(source.check_copy(&source.clone()).is_ok());
         for other in [r#"{"pid":7,"nonce":"b","pending":5}"#, r#"{"pid":7,"nonce":"a","pending":0}"#] {
             assert!(source.check_copy(&Identity::of(other).unwrap()).is_err());

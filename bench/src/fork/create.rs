@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use remuda_types::wire::{CreateSandbox, StartExecution};
 
-use super::Sides;
 use crate::bare::{Bare, Program};
 use crate::harness::{Contest, Figure, Goal, Turn};
 use crate::ours::Server;
+use crate::sides::Sides;
 use crate::world::World;
 
 /// What both sides run.

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use remuda_types::ExecutionState;
 use remuda_types::wire::{CreateSandbox, StartExecution};
 
-use super::Sides;
 use crate::bare::{Bare, Program};
 use crate::harness::{Contest, Figure, Goal, Turn};
 use crate::ours::Server;
+use crate::sides::Sides;
 use crate::world::World;
 
 /// Long enough for the processors to sleep.

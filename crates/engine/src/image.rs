@@ -39,19 +39,20 @@ impl ImageFiles {
         Ok(ImageFiles([open(NAMES[0])?, open(NAMES[1])?, open(NAMES[2])?]))
     }
 
-    /// Mends the one known fault of checkpoints (see [`state_file`]) in files that were just written. A state file that
-    /// makes no sense to us is left as it is: a newer runsc has another form, and not the fault.
+    /// Mends the two known faults of checkpoints (see [`state_file`]) in files that were just written. A state file that
+    /// makes no sense to us is left as it is: a newer runsc has another form, and not the faults.
     pub(crate) fn mend(&mut self) -> Result<()> {
         let trying = || format!("mend {}", NAMES[0]);
         let state = &mut self.0[0];
         let mut bytes = Vec::new();
         state.seek(SeekFrom::Start(0)).tried(trying)?;
         state.read_to_end(&mut bytes).tried(trying)?;
-        match state_file::silence_removed_registrations(&mut bytes) {
-            Ok(0) => Ok(()),
-            Ok(removed) => {
-                tracing::debug!("took the events out of {removed} epoll registrations that were removed before");
-                state.write_all_at(&bytes, 0).tried(trying)
+        match state_file::mend_epoll(&bytes) {
+            Ok(mend) => {
+                if mend.removed > 0 {
+                    tracing::debug!("took the events out of {} epoll registrations that were removed", mend.removed);
+                }
+                mend.bytes.iter().try_for_each(|(at, byte)| state.write_all_at(&[*byte], *at)).tried(trying)
             }
             Err(e) => {
                 tracing::warn!("a checkpoint's state file cannot be read and is not mended: {e}");

@@ -7,7 +7,7 @@ fn a_fork_carries_memory_and_a_restore_too() {
     let server = Server::start();
     let source = server.create();
     // A number that lives in a process alone.
-    let script = "python3 -u -c 'import random,time\nn=random.random()\nwhile True:\n open(\"n\",\"w\").write(str(n)); time.sleep(0.05)'";
+    let script = "python3 -u -c 'import os,random,time\nn=random.random()\nwhile True:\n open(\"m\",\"w\").write(str(n)); os.rename(\"m\",\"n\"); time.sleep(0.05)'";
     server.run(&["exec", "-d", &source, "-c", script]).line();
     let number =
         |id: &str| server.run(&["exec", id, "-c", "rm -f n; while [ ! -s n ]; do sleep 0.05; done; cat n"]).line();

@@ -8,6 +8,8 @@ use remuda_client::{MoveFile, OnlyIf, ReadFile, SetAttributes, WriteFile};
 use remuda_types::{ErrorCode, SandboxId};
 
 use crate::api::{Api, refused};
+use crate::guest_files::noise;
+use crate::restart::Place;
 use crate::world::Server;
 
 async fn text(api: &Api, id: &SandboxId, path: &str, options: &ReadFile) -> String {
@@ -31,6 +33,11 @@ impl Seen {
 }
 
 fn get(api: &Api, id: &SandboxId, headers: &[(&str, &str)]) -> Seen {
+    get_cut(api, id, headers, u64::MAX)
+}
+
+/// Reads no more than so many bytes of the answer, head and body, and cuts the connection.
+fn get_cut(api: &Api, id: &SandboxId, headers: &[(&str, &str)], most: u64) -> Seen {
     let mut socket = UnixStream::connect(api.server.data_dir.join("remuda.sock")).unwrap();
     let mut request =
         format!("GET /v1/sandboxes/{id}/files?path=/workspace/f HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
@@ -39,7 +46,7 @@ fn get(api: &Api, id: &SandboxId, headers: &[(&str, &str)]) -> Seen {
     }
     write!(socket, "{request}\r\n").unwrap();
     let mut answer = Vec::new();
-    socket.read_to_end(&mut answer).unwrap();
+    (&socket).take(most).read_to_end(&mut answer).unwrap();
     let cut = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
     let head = String::from_utf8(answer[..cut].to_vec()).unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
@@ -77,6 +84,47 @@ async fn parts_and_tags_are_those_of_http() {
     assert_eq!(get(&api, id, &[("If-Match", tag)]).status, 412);
     assert_eq!(get(&api, id, &[("If-Match", "no quotes")]).status, 400);
     api.remove(id).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_that_is_cut_anywhere_goes_on_where_it_was_and_not_in_another_file() {
+    let place = Place::new();
+    let mut api = place.start();
+    let id = &api.create().await.id;
+    let bytes = noise((8 << 20) + 77);
+    let written = api.client.write_file(id, "/workspace/f", &WriteFile::default(), bytes.clone()).await.unwrap();
+    let tag = format!("\"{}\"", written.digest.unwrap());
+    let head_bytes = get_cut(&api, id, &[], 4096).head.len() as u64 + 4;
+    let rest = |api: &Api, got: usize| {
+        let seen = get(api, id, &[("Range", &format!("bytes={got}-")), ("If-Match", &tag)]);
+        assert_eq!((seen.status, seen.header("etag")), (206, tag.as_str()));
+        seen.body
+    };
+    // Everywhere near the beginning, around what is sent as one, and seldom in all the rest.
+    let near = (0..4).chain((65_534..65_540).chain([131_072, 262_143, 262_144, 1 << 20]));
+    for got in near.chain((0..bytes.len() as u64).step_by(1_234_567)) {
+        let mut all = get_cut(&api, id, &[], head_bytes + got).body;
+        assert_eq!(all.len() as u64, got);
+        all.extend(rest(&api, got as usize));
+        assert!(all == bytes, "cut after {got} bytes");
+    }
+    // The server dies in the middle, and the next one goes on.
+    for got in [0, 100_000, 5 << 20] {
+        let mut all = Vec::new();
+        let mut socket = UnixStream::connect(place.data_dir.join("remuda.sock")).unwrap();
+        write!(socket, "GET /v1/sandboxes/{id}/files?path=/workspace/f HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        (&socket).take(head_bytes + got).read_to_end(&mut all).unwrap();
+        api = place.restart(api);
+        // What was on its way comes, and then the end, by a reset or not.
+        let _ = socket.read_to_end(&mut all);
+        let cut = all.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+        let mut all = all.split_off(cut + 4);
+        all.extend(rest(&api, all.len()));
+        assert!(all == bytes, "killed after {got} bytes");
+    }
+    // Who would go on in a file that changed meanwhile is told.
+    api.sh(id, "echo >> f").await;
+    assert_eq!(get(&api, id, &[("Range", "bytes=9-"), ("If-Match", &tag)]).status, 412);
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ async fn read(api: &Api, id: &SandboxId, path: &str) -> Vec<u8> {
 }
 
 /// Bytes without a pattern that a fault could hide in.
-fn noise(length: usize) -> Vec<u8> {
+pub fn noise(length: usize) -> Vec<u8> {
     let mut word = 0x9e37_79b9_7f4a_7c15u64;
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {

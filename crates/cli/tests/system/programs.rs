@@ -117,6 +117,63 @@ async fn a_node_server_under_load_goes_on_in_every_branch() {
 }
 
 #[tokio::test]
+async fn servers_that_hold_connections_to_the_outside_answer_in_every_branch_and_know_that_those_ended() {
+    const NODE: &str = "let open = 0; require('http').createServer((q, r) => {\n\
+        if (q.url !== '/stream') return void r.end(String(open));\n\
+        open++; q.socket.on('error', () => {}).on('close', () => open--); r.write('begun');\n\
+        }).listen(3000, '0.0.0.0', () => console.log('up'));";
+    // The same by epoll itself, level-triggered.
+    const PYTHON: &str = "import select, socket\n\
+        listener = socket.create_server(('0.0.0.0', 3001)); epoll = select.epoll(); epoll.register(listener, select.EPOLLIN)\n\
+        held, streams = {}, set()\n\
+        print('up', flush=True)\n\
+        while True:\n    \
+            for number, _ in epoll.poll():\n        \
+                if number == listener.fileno():\n            \
+                    c, _ = listener.accept(); held[c.fileno()] = c; epoll.register(c, select.EPOLLIN); continue\n        \
+                try: asked = held[number].recv(4096)\n        \
+                except OSError: asked = b''\n        \
+                head = b'HTTP/1.1 200 OK\\r\\nconnection: close\\r\\n'\n        \
+                if b'/stream' in asked:\n            \
+                    streams.add(number); held[number].send(head + b'\\r\\nbegun'); continue\n        \
+                streams.discard(number)\n        \
+                if asked: held[number].send(head + b'content-length: 1\\r\\n\\r\\n' + str(len(streams)).encode())\n        \
+                epoll.unregister(number); held.pop(number).close()\n";
+    let api = Api::shared();
+    let source = api.create().await.id;
+    let node =
+        StartExecution { argv: Some(["node", "-e", NODE].map(String::from).to_vec()), ..StartExecution::default() };
+    api.background(&source, node).await;
+    let (python, _) = api.background(&source, python(PYTHON)).await;
+    let get = async |id: &SandboxId, port, path| {
+        let method = remuda_client::Method::GET;
+        api.client.port_request(id, port, method, path, Default::default(), "").await.unwrap()
+    };
+    let mut streams = Vec::new();
+    for port in [3000, 3001, 3000, 3001, 3000, 3001] {
+        streams.push(get(&source, port, "/stream").await);
+    }
+    for port in [3000, 3001] {
+        assert_eq!(get(&source, port, "/").await.collect(100).await.unwrap(), "3");
+    }
+    let all = forked(&api, &source, &python, 2).await;
+    drop(streams);
+    for (n, (id, _)) in all.iter().enumerate() {
+        for port in [3000, 3001] {
+            let told = async { while get(id, port, "/").await.collect(100).await.unwrap() != "0" {} };
+            let in_time = tokio::time::timeout(PATIENCE, told).await;
+            assert!(
+                in_time.is_ok(),
+                "machine {n}: the server on port {port} answers, and holds no connection any more"
+            );
+        }
+    }
+    for (id, _) in all {
+        api.remove(&id).await;
+    }
+}
+
+#[tokio::test]
 async fn a_database_in_the_middle_of_a_transaction_is_whole_in_every_copy() {
     const PROGRAM: &str = "import os, sqlite3, time\n\
         db = sqlite3.connect('/workspace/db', isolation_level=None)\n\

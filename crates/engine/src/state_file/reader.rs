@@ -1,8 +1,4 @@
-//! Reads the state file of a checkpoint, so far as is needed to mend one known fault in it.
-//!
-//! A checkpoint's state file is a stream of small chunks that hold object graphs in gVisor's own wire format
-//! (`pkg/state/wire` and `pkg/compressio` of its source, build 20240729, written without compression and key). Nothing
-//! here is needed to restore; whoever cannot make sense of a file leaves it as it is.
+//! Reads the wire format of a state file, and notes where epoll's objects lie in it.
 
 use std::collections::HashSet;
 
@@ -14,30 +10,31 @@ pub(crate) struct Unreadable {
     why: &'static str,
 }
 
-type Result<T> = std::result::Result<T, Unreadable>;
+pub(super) type Result<T> = std::result::Result<T, Unreadable>;
 
 /// What a state file begins with.
-const MAGIC: &[u8; 8] = b"gVisorSF";
+pub(super) const MAGIC: &[u8; 8] = b"gVisorSF";
 /// Bytes of the keyed hash behind the metadata.
 const METADATA_HASH_BYTES: usize = 32;
 /// Set in the count that begins a graph whose root exists.
-const OBJECT_FLAG: u64 = 1 << 63;
+pub(super) const OBJECT_FLAG: u64 = 1 << 63;
 /// Deepest nesting of one object; real ones stay below ten.
 const DEPTH_MAX: u32 = 100;
 
 /// Names of the types that matter, as gVisor registers them.
-const INTEREST: &str = "pkg/sentry/vfs.epollInterest";
-const INTEREST_KEY: &str = "pkg/sentry/vfs.epollInterestKey";
+pub(super) const INTEREST: &str = "pkg/sentry/vfs.epollInterest";
+pub(super) const INTEREST_KEY: &str = "pkg/sentry/vfs.epollInterestKey";
+pub(super) const INSTANCE: &str = "pkg/sentry/vfs.EpollInstance";
 
 /// The stream without its chunk headers, and where each chunk lies in the file.
-struct Stream {
-    bytes: Vec<u8>,
+pub(super) struct Stream {
+    pub(super) bytes: Vec<u8>,
     /// Start in the stream, start in the file.
     chunks: Vec<(usize, usize)>,
 }
 
 impl Stream {
-    fn of(file: &[u8]) -> Result<Stream> {
+    pub(super) fn of(file: &[u8]) -> Result<Stream> {
         let bad = |at, why| Unreadable { at, why };
         let rest = file.strip_prefix(MAGIC).ok_or(bad(0, "it does not begin as a state file does"))?;
         let (length, _) = rest.split_first_chunk::<8>().ok_or(bad(0, "it ends in its header"))?;
@@ -57,51 +54,80 @@ impl Stream {
     }
 
     /// Where a byte of the stream lies in the file.
-    fn in_file(&self, at: usize) -> usize {
+    pub(super) fn in_file(&self, at: usize) -> usize {
         let chunk = self.chunks.partition_point(|(start, _)| *start <= at).saturating_sub(1);
         self.chunks.get(chunk).map_or(at, |(start, file)| file + (at - start))
     }
 }
 
 /// Tags of the wire format, in its order.
-mod tag {
-    pub(super) const BOOL: u64 = 0;
-    pub(super) const INT: u64 = 1;
-    pub(super) const UINT: u64 = 2;
-    pub(super) const FLOAT32: u64 = 3;
-    pub(super) const FLOAT64: u64 = 4;
-    pub(super) const NIL: u64 = 5;
-    pub(super) const REF: u64 = 6;
-    pub(super) const STRING: u64 = 7;
-    pub(super) const SLICE: u64 = 8;
-    pub(super) const ARRAY: u64 = 9;
-    pub(super) const MAP: u64 = 10;
-    pub(super) const STRUCT: u64 = 11;
-    pub(super) const NO_OBJECTS: u64 = 12;
-    pub(super) const MULTIPLE_OBJECTS: u64 = 13;
-    pub(super) const INTERFACE: u64 = 14;
-    pub(super) const COMPLEX64: u64 = 15;
-    pub(super) const COMPLEX128: u64 = 16;
-    pub(super) const TYPE: u64 = 17;
+pub(super) mod tag {
+    pub(in crate::state_file) const BOOL: u64 = 0;
+    pub(in crate::state_file) const INT: u64 = 1;
+    pub(in crate::state_file) const UINT: u64 = 2;
+    pub(in crate::state_file) const FLOAT32: u64 = 3;
+    pub(in crate::state_file) const FLOAT64: u64 = 4;
+    pub(in crate::state_file) const NIL: u64 = 5;
+    pub(in crate::state_file) const REF: u64 = 6;
+    pub(in crate::state_file) const STRING: u64 = 7;
+    pub(in crate::state_file) const SLICE: u64 = 8;
+    pub(in crate::state_file) const ARRAY: u64 = 9;
+    pub(in crate::state_file) const MAP: u64 = 10;
+    pub(in crate::state_file) const STRUCT: u64 = 11;
+    pub(in crate::state_file) const NO_OBJECTS: u64 = 12;
+    pub(in crate::state_file) const MULTIPLE_OBJECTS: u64 = 13;
+    pub(in crate::state_file) const INTERFACE: u64 = 14;
+    pub(in crate::state_file) const COMPLEX64: u64 = 15;
+    pub(in crate::state_file) const COMPLEX128: u64 = 16;
+    pub(in crate::state_file) const TYPE: u64 = 17;
+}
+
+/// Bytes of the stream, from and to.
+pub(super) type Span = (usize, usize);
+
+/// A type that matters: its number, and which of its fields is looked for.
+#[derive(Clone, Copy)]
+struct Known {
+    number: u64,
+    /// `mask` of a registration.
+    mask: Option<u64>,
+    /// `ready` of a registration, a truth value; `ready` of an instance, its list of ready registrations.
+    ready: Option<u64>,
+}
+
+/// An epoll registration.
+pub(super) struct Registration {
+    pub(super) id: u64,
+    pub(super) mask: Option<Span>,
+    /// Where it says that it is in its instance's list, and whether it does.
+    pub(super) ready: Option<(Span, bool)>,
+}
+
+/// One end of an epoll instance's list of ready registrations.
+pub(super) struct ListEnd {
+    /// Object that it leads to.
+    pub(super) leads_to: u64,
+    /// Where that object's number is written.
+    pub(super) number: Span,
 }
 
 /// What was found in one graph.
 #[derive(Default)]
-struct Found {
+pub(super) struct Found {
     types: u64,
-    /// Type number of an epoll registration, and which of its fields is the mask.
-    interest: Option<(u64, u64)>,
+    interest: Option<Known>,
+    instance: Option<Known>,
     /// Type number of the key under which an epoll instance keeps a registration.
     key: Option<u64>,
-    /// Each registration: its object number, and where its mask begins and ends.
-    masks: Vec<(u64, usize, usize)>,
+    pub(super) registrations: Vec<Registration>,
+    pub(super) ends: Vec<ListEnd>,
     /// Registrations that an epoll instance still knows.
-    kept: HashSet<u64>,
+    pub(super) kept: HashSet<u64>,
 }
 
-struct Reader<'a> {
-    bytes: &'a [u8],
-    at: usize,
+pub(super) struct Reader<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) at: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -244,7 +270,7 @@ impl<'a> Reader<'a> {
     }
 
     /// One graph: types and objects, in the order of their numbers.
-    fn graph(&mut self) -> Result<Found> {
+    pub(super) fn graph(&mut self) -> Result<Found> {
         let count = self.uint()?;
         if count & OBJECT_FLAG == 0 {
             return self.bad("a graph without a root");
@@ -268,14 +294,18 @@ impl<'a> Reader<'a> {
     fn register(&mut self, found: &mut Found) -> Result<()> {
         let name = self.string()?;
         found.types += 1;
-        let mut mask = None;
+        let mut known = Known { number: found.types, mask: None, ready: None };
         for field in 0..self.uint()? {
-            if self.string()? == b"mask" {
-                mask = Some(field);
+            match self.string()? {
+                b"mask" => known.mask = Some(field),
+                b"ready" => known.ready = Some(field),
+                _ => {}
             }
         }
         if name == INTEREST.as_bytes() {
-            found.interest = mask.map(|mask| (found.types, mask));
+            found.interest = Some(known);
+        } else if name == INSTANCE.as_bytes() {
+            found.instance = Some(known);
         } else if name == INTEREST_KEY.as_bytes() {
             found.key = Some(found.types);
         }
@@ -285,30 +315,87 @@ impl<'a> Reader<'a> {
     /// An object that others refer to by number.
     fn numbered(&mut self, id: u64, found: &mut Found) -> Result<()> {
         let start = self.at;
-        match (self.uint()?, found.interest) {
-            (tag::STRUCT, Some((interest, mask))) if self.uint()? == interest => {
-                if self.uint()? != tag::MULTIPLE_OBJECTS {
-                    return self.bad("an epoll registration of another form");
+        match self.uint()? {
+            tag::STRUCT => {
+                let number = self.uint()?;
+                if let Some(interest) = found.interest.filter(|known| known.number == number) {
+                    return self.registration(id, interest, found);
                 }
-                for field in 0..self.uint()? {
-                    let kind = self.uint()?;
-                    let from = self.at;
-                    self.body(kind, 1)?;
-                    if field == mask {
-                        if kind != tag::UINT {
-                            return self.bad("an epoll registration's mask of another form");
-                        }
-                        found.masks.push((id, from, self.at));
-                    }
+                if let Some(instance) = found.instance.filter(|known| known.number == number) {
+                    return self.instance(instance, found);
                 }
-                Ok(())
             }
-            (tag::MAP, _) => self.map(found),
-            _ => {
-                self.at = start;
-                self.object(0)
+            tag::MAP => return self.map(found),
+            _ => {}
+        }
+        self.at = start;
+        self.object(0)
+    }
+
+    /// How many fields follow of a struct whose type was read.
+    fn fields(&mut self) -> Result<u64> {
+        match self.uint()? {
+            tag::MULTIPLE_OBJECTS => self.uint(),
+            _ => self.bad("a type of epoll in another form"),
+        }
+    }
+
+    fn registration(&mut self, id: u64, known: Known, found: &mut Found) -> Result<()> {
+        let mut registration = Registration { id, mask: None, ready: None };
+        for field in 0..self.fields()? {
+            let kind = self.uint()?;
+            let from = self.at;
+            if Some(field) == known.ready {
+                // What is zero is written as nothing.
+                match kind {
+                    tag::NIL => registration.ready = Some(((from, from), false)),
+                    tag::BOOL => {
+                        let ready = self.uint()? != 0;
+                        registration.ready = Some(((from, self.at), ready));
+                    }
+                    _ => return self.bad("an epoll registration's readiness of another form"),
+                }
+                continue;
+            }
+            self.body(kind, 1)?;
+            if Some(field) == known.mask {
+                if kind != tag::UINT {
+                    return self.bad("an epoll registration's mask of another form");
+                }
+                registration.mask = Some((from, self.at));
             }
         }
+        found.registrations.push(registration);
+        Ok(())
+    }
+
+    fn instance(&mut self, known: Known, found: &mut Found) -> Result<()> {
+        for field in 0..self.fields()? {
+            let kind = self.uint()?;
+            if Some(field) != known.ready {
+                self.body(kind, 1)?;
+                continue;
+            }
+            if kind != tag::STRUCT {
+                return self.bad("an epoll instance's list of another form");
+            }
+            self.uint()?;
+            for _ in 0..self.fields()? {
+                match self.uint()? {
+                    tag::NIL => {}
+                    tag::REF => {
+                        let from = self.at;
+                        let leads_to = self.uint()?;
+                        let number = (from, self.at);
+                        self.at = from;
+                        self.reference()?;
+                        found.ends.push(ListEnd { leads_to, number });
+                    }
+                    _ => return self.bad("an end of an epoll instance's list of another form"),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A map; if it is an epoll instance's, notes which registrations it keeps.
@@ -336,137 +423,5 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(())
-    }
-}
-
-/// Takes the events out of every epoll registration in a state file that no epoll instance knows any more, in place.
-/// Returns how many there were.
-///
-/// Builds of gVisor before March 2026 link the registrations that a `epoll_wait` found not ready to each other and
-/// leave it at that. One that is removed later (its file was closed) is still reached from its neighbour, so that a
-/// checkpoint takes it along, and a restore marks it ready: the copy's `epoll_wait` returns at once, for ever, for a
-/// descriptor that was closed, and takes whatever has that number next for broken. With no events left in its mask
-/// such a registration is looked at once and never again.
-pub(crate) fn silence_removed_registrations(file: &mut [u8]) -> Result<usize> {
-    let stream = Stream::of(file)?;
-    let mut reader = Reader { bytes: &stream.bytes, at: 0 };
-    let mut removed = Vec::new();
-    while reader.at < stream.bytes.len() {
-        let found = reader.graph()?;
-        removed.extend(found.masks.into_iter().filter(|(id, ..)| !found.kept.contains(id)));
-    }
-    for (_, from, to) in &removed {
-        // The same number of bytes, all of them saying nothing but that another follows.
-        for at in *from..*to {
-            let last = at + 1 == *to;
-            if let Some(byte) = file.get_mut(stream.in_file(at)) {
-                *byte = if last { 0 } else { 0x80 };
-            }
-        }
-    }
-    Ok(removed.len())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn uint(mut value: u64) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        while value >= 0x80 {
-            bytes.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        bytes.push(value as u8);
-        bytes
-    }
-
-    fn string(text: &str) -> Vec<u8> {
-        [uint(text.len() as u64), text.as_bytes().to_vec()].concat()
-    }
-
-    fn type_of(name: &str, fields: &[&str]) -> Vec<u8> {
-        let fields_encoded: Vec<u8> = fields.iter().flat_map(|f| string(f)).collect();
-        [uint(tag::TYPE), string(name), uint(fields.len() as u64), fields_encoded].concat()
-    }
-
-    /// A registration as object `id`: a mask and a reference.
-    fn registration(id: u64, mask: u64) -> Vec<u8> {
-        let fields = [uint(tag::UINT), uint(mask), uint(tag::REF), uint(9), uint(0)].concat();
-        [uint(tag::UINT), uint(id), uint(tag::STRUCT), uint(1), uint(tag::MULTIPLE_OBJECTS), uint(2), fields].concat()
-    }
-
-    /// An epoll instance's map that keeps `ids`.
-    fn map(id: u64, ids: &[u64]) -> Vec<u8> {
-        let mut bytes = [uint(tag::UINT), uint(id), uint(tag::MAP), uint(ids.len() as u64)].concat();
-        for (n, id) in ids.iter().enumerate() {
-            if n == 0 {
-                bytes.extend(uint(tag::STRUCT));
-            }
-            bytes.extend([uint(2), uint(tag::NO_OBJECTS)].concat());
-            if n == 0 {
-                bytes.extend(uint(tag::REF));
-            }
-            bytes.extend([uint(*id), uint(0)].concat());
-        }
-        bytes
-    }
-
-    /// A file of one graph, in chunks of one to three bytes.
-    fn file(objects: &[Vec<u8>]) -> Vec<u8> {
-        let mut stream = uint(OBJECT_FLAG | objects.len() as u64);
-        stream.extend(type_of(INTEREST, &["mask", "epoll"]));
-        stream.extend(type_of(INTEREST_KEY, &["file"]));
-        stream.extend(objects.concat());
-        let metadata = b"{}";
-        let mut bytes = [&MAGIC[..], &(metadata.len() as u64).to_be_bytes(), metadata, &[7; 32]].concat();
-        let mut left = stream.as_slice();
-        for n in (1..=3).cycle() {
-            let (chunk, rest) = left.split_at(n.min(left.len()));
-            bytes.extend((chunk.len() as u32).to_be_bytes());
-            bytes.extend(chunk);
-            left = rest;
-            if left.is_empty() {
-                return bytes;
-            }
-        }
-        bytes
-    }
-
-    #[test]
-    fn only_registrations_that_nobody_keeps_lose_their_events() {
-        let before = |mask| [registration(1, 0x19), registration(2, mask), registration(3, 0x2019), map(4, &[1, 3])];
-        let mut mended = file(&before(0x2019));
-        assert_eq!(silence_removed_registrations(&mut mended), Ok(1));
-        let stream = Stream::of(&mended).unwrap();
-        let found = Reader { bytes: &stream.bytes, at: 0 }.graph().unwrap();
-        let masks: Vec<u64> =
-            found.masks.iter().map(|(_, from, _)| Reader { bytes: &stream.bytes, at: *from }.uint().unwrap()).collect();
-        assert_eq!(masks, [0x19, 0, 0x2019]);
-        assert_eq!(mended.len(), file(&before(0x2019)).len());
-        assert_eq!(silence_removed_registrations(&mut mended), Ok(1), "and once more is harmless");
-    }
-
-    #[test]
-    fn a_file_in_which_all_are_kept_is_left_as_it_is() {
-        let whole = file(&[registration(1, 0x19), map(2, &[1]), map(3, &[])]);
-        let mut after = whole.clone();
-        assert_eq!(silence_removed_registrations(&mut after), Ok(0));
-        assert_eq!(after, whole);
-    }
-
-    proptest! {
-        #[test]
-        fn nonsense_is_an_error_and_changes_nothing(at in 50usize..200, byte: u8, cut in 0usize..300) {
-            let whole = file(&[registration(1, 0x19), registration(2, 0x2019), map(3, &[1])]);
-            let mut broken = whole.clone();
-            if let Some(changed) = broken.get_mut(at) { *changed = byte }
-            broken.truncate(cut.max(10));
-            let before = broken.clone();
-            if silence_removed_registrations(&mut broken).is_err() {
-                prop_assert_eq!(broken, before);
-            }
-        }
     }
 }
