@@ -6,7 +6,7 @@ use clap::Args;
 use remuda_types::ExecutionId;
 
 use super::signal::signal;
-use super::values::{execution_id, moment, pair, time_limit};
+use super::values::{bytes, execution_id, moment, pair, time_limit};
 use super::{KeyArg, One};
 
 #[derive(Debug, Args)]
@@ -26,6 +26,12 @@ pub struct Exec {
     /// Kill it after this running time, such as 90s, 5m or 1h, and 24h at most; a bare number counts seconds
     #[arg(long, value_name = "TIME", value_parser = time_limit)]
     pub timeout: Option<Duration>,
+    /// Kill it when it has printed more than so many bytes, such as 10M; a suffix K, M or G counts in 1,024s
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub output_limit: Option<u64>,
+    /// Read what a login shell reads before the script: /etc/profile and the user's .profile
+    #[arg(short = 'l', long, requires = "script")]
+    pub login: bool,
     /// Guest user; `user` when not given
     #[arg(short, long)]
     pub user: Option<String>,

@@ -109,22 +109,31 @@ pub fn disk_mib(text: &str) -> Result<u32, String> {
     mib(text, DISK_MIB_MIN, DISK_MIB_MAX)
 }
 
+/// A number of bytes. Units are powers of 1024.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let count = with_unit(text, 0).filter(|count| *count > 0);
+    count.ok_or_else(|| "it must look like 500K, 10M or 2G, or be a number of bytes".to_owned())
+}
+
 fn mib(text: &str, least: u32, most: u32) -> Result<u32, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = text[digits.len()..].to_ascii_uppercase();
-    let kib_each: u64 = match unit.strip_suffix("IB").or(unit.strip_suffix('B')).unwrap_or(&unit) {
-        "K" => 1,
-        "" if unit.is_empty() => 1 << 10,
-        "M" => 1 << 10,
-        "G" => 1 << 20,
-        "T" => 1 << 30,
-        _ => return Err("it must look like 512M or 2G, or be a number of MiB".to_owned()),
-    };
-    let number: u64 =
-        digits.parse().map_err(|_| "it must be a whole number with K, M or G, or a number of MiB".to_owned())?;
-    let mib = number.saturating_mul(kib_each) / 1024;
-    match u32::try_from(mib) {
+    let bytes = with_unit(text, 20).ok_or("it must look like 512M or 2G, or be a number of MiB")?;
+    match u32::try_from(bytes >> 20) {
         Ok(mib) if (least..=most).contains(&mib) => Ok(mib),
         _ => Err(format!("it must be {least}M to {}G; a bare number counts MiB", most >> 10)),
     }
+}
+
+/// Bytes of a number with K, M, G or T behind it, also as KB or KiB; a bare one counts `2^bare` bytes.
+fn with_unit(text: &str, bare: u32) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = text[digits.len()..].to_ascii_uppercase();
+    let shift = match unit.strip_suffix("IB").or(unit.strip_suffix('B')).unwrap_or(&unit) {
+        "" if unit.is_empty() => bare,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return None,
+    };
+    Some(digits.parse::<u64>().ok()?.saturating_mul(1 << shift))
 }

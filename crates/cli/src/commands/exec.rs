@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use remuda_client::{Client, ClientError, new_key, with_stdin};
-use remuda_types::wire::{CancelOperation, CancelResult, Execution, ExecutionList, StartExecution};
+use remuda_types::wire::{CancelOperation, CancelResult, Execution, ExecutionList, OnOutputLimit, StartExecution};
 use remuda_types::{ExecutionId, Key, SandboxId};
 
 use super::DONE;
@@ -31,6 +31,9 @@ pub async fn run(global: &Global, args: Exec) -> anyhow::Result<u8> {
         env: args.env.into_iter().collect(),
         user: args.user,
         timeout_ms: args.timeout.map(|time| u64::try_from(time.as_millis())).transpose()?,
+        login: args.login,
+        output_limit: args.output_limit,
+        on_output_limit: args.output_limit.map(|_| OnOutputLimit::Kill),
         ..StartExecution::default()
     };
     if args.tty {

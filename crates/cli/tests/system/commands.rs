@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use remuda_client::OutputQuery;
-use remuda_client::wire::{OutputStream, StartExecution};
+use remuda_client::wire::{Branch, OnOutputLimit, OutputStream, StartExecution};
 use remuda_types::{ErrorCode, ExecutionState};
 
-use crate::api::{Api, PATIENCE, detached, exited, refused, script_of};
+use crate::api::{Api, PATIENCE, detached, exited, fork_of, refused, script_of};
 use crate::world::{Answer, Server};
 
 #[tokio::test]
@@ -67,6 +67,69 @@ async fn a_time_out_and_a_cancel_keep_what_was_said_and_end_the_group() {
     // In time is in time.
     let in_time = StartExecution { timeout_ms: Some(60_000), ..script_of("echo done; exit 3") };
     exited(&api.client.execute(id, &in_time).await.unwrap(), 3);
+    api.remove(id).await;
+}
+
+#[tokio::test]
+async fn who_prints_more_than_it_may_is_killed_and_keeps_what_it_said_also_across_a_fork() {
+    let api = Api::shared();
+    let sandbox = api.create().await;
+    let id = &sandbox.id;
+    let limited = |limit, script: &str| StartExecution {
+        output_limit: Some(limit),
+        on_output_limit: Some(OnOutputLimit::Kill),
+        ..script_of(script)
+    };
+    let flood = api.client.execute(id, &limited(100_000, "echo first; yes; echo never")).await.unwrap();
+    assert_eq!((flood.state, flood.exit_code), (ExecutionState::Cancelled, Some(137)), "{flood:?}");
+    assert!(flood.output_exceeded && flood.output_bytes > 100_000, "{flood:?}");
+    assert!(flood.stdout.unwrap().starts_with("first\ny\ny\n"));
+    let within = api.client.execute(id, &limited(6, "echo five5; exit 3")).await.unwrap();
+    exited(&within, 3);
+    assert!(!within.output_exceeded);
+    // The count goes on in a branch: what was printed before the fork is part of it.
+    let script = "head -c 60000 /dev/zero; echo; while [ ! -e /tmp/go ]; do sleep 0.02; done; head -c 60000 /dev/zero; sleep 600";
+    let started = StartExecution { wait_ms: None, ..limited(100_000, script) };
+    let (execution, _) = api.background(id, started).await;
+    let fork = api.client.fork(id, &fork_of(1)).await.unwrap();
+    let Branch::Sandbox(branch) = &fork.branches[0] else { panic!("{fork:?}") };
+    let carried = api.client.executions(&branch.id).await.unwrap();
+    let carried = carried.into_iter().find(|e| e.origin.as_ref() == Some(&execution)).unwrap();
+    api.sh(&branch.id, "touch /tmp/go").await;
+    let ended = api.ended(&branch.id, &carried.id).await;
+    assert_eq!((ended.state, ended.output_exceeded), (ExecutionState::Cancelled, true), "{ended:?}");
+    assert_eq!(api.client.execution(id, &execution, Duration::ZERO).await.unwrap().state, ExecutionState::Running);
+    for bad in [
+        StartExecution { output_limit: Some(5), ..script_of("true") },
+        StartExecution { on_output_limit: Some(OnOutputLimit::Kill), ..script_of("true") },
+        limited(0, "true"),
+    ] {
+        refused(api.client.execute(id, &bad).await, ErrorCode::InvalidRequest);
+    }
+    api.remove(&branch.id).await;
+    api.remove(id).await;
+}
+
+#[tokio::test]
+async fn a_login_shell_reads_what_it_should_and_only_where_it_was_asked_for() {
+    let api = Api::shared();
+    let sandbox = api.create().await;
+    let id = &sandbox.id;
+    api.sh(id, "echo 'export MINE=own WHERE=$HOME' > ~/.profile").await;
+    let plain = "echo ${MINE-none} $LANG $USER; printenv profile";
+    let run = async |login, script: &str| {
+        let ended = api.client.execute(id, &StartExecution { login, ..script_of(script) }).await.unwrap();
+        (ended.stdout.unwrap(), ended.stderr.unwrap(), ended.command)
+    };
+    assert_eq!(run(false, plain).await.0, "none C.UTF-8 user\n");
+    let (out, _, command) = run(true, plain).await;
+    assert_eq!((out.as_str(), command.as_slice()), ("own C.UTF-8 user\n", [plain.to_owned()].as_slice()));
+    assert_eq!(run(true, "echo $WHERE").await.0, "/home/user\n");
+    let (_, wrong, _) = run(true, "true\nno-such-program").await;
+    assert!(wrong.contains("2:"), "the line is the script's own: {wrong}");
+    let argv = StartExecution { login: true, argv: Some(vec!["true".into()]), ..StartExecution::default() };
+    let error = refused(api.client.execute(id, &argv).await, ErrorCode::InvalidRequest);
+    assert!(error.message.contains("login"), "{error:?}");
     api.remove(id).await;
 }
 

@@ -98,6 +98,26 @@ fn clock_counts_running_time_and_is_right_afterwards() {
 }
 
 #[test]
+fn rotation_cuts_off_what_came_by_the_old_credential() {
+    let drilled = drill("rotation");
+    assert_eq!(drilled.requests(), [3, 3, 0, 0]);
+    assert_eq!(drilled.found("who comes with the first credential afterwards"), 410);
+}
+
+#[test]
+fn cleanup_takes_one_of_two_and_proves_it() {
+    let drilled = drill("cleanup");
+    assert_eq!(drilled.requests(), [2, 2, 0, 0]);
+    assert_eq!(drilled.found("the four facts of its deletion"), &json!([true, true, true, true]));
+}
+
+#[test]
+fn history_limit_keeps_every_end_and_what_runs() {
+    let drilled = drill("history-limit");
+    assert_eq!(drilled.found("the one that waits, older than all"), "running");
+}
+
+#[test]
 fn server_killed_leaves_each_call_its_one_outcome() {
     let drilled = drill("server-killed");
     let [sent, succeeded, refused, lost] = drilled.requests();

@@ -288,7 +288,9 @@ impl ExecutionCell {
         match killed_for {
             // A program may end by itself in the moment in which it is killed: then that is what happened.
             Some(KilledFor::TimeOut) if signal.is_some() => self.finish(ExecutionState::TimedOut, Some(EXIT_TIMED_OUT)),
-            Some(KilledFor::Cancel) if signal.is_some() => self.finish(ExecutionState::Cancelled, Some(EXIT_CANCELLED)),
+            Some(KilledFor::Cancel | KilledFor::OutputLimit) if signal.is_some() => {
+                self.finish(ExecutionState::Cancelled, Some(EXIT_CANCELLED))
+            }
             _ => self.finish(ExecutionState::Exited, code),
         }
         // Of one whose end was told before that is all that is new.
@@ -299,7 +301,7 @@ impl ExecutionCell {
     pub(crate) fn unconfirmed_end(&self) {
         let (state, code) = match self.inner().known.killed_for {
             Some(KilledFor::TimeOut) => (ExecutionState::TimedOut, EXIT_TIMED_OUT),
-            Some(KilledFor::Cancel) => (ExecutionState::Cancelled, EXIT_CANCELLED),
+            Some(KilledFor::Cancel | KilledFor::OutputLimit) => (ExecutionState::Cancelled, EXIT_CANCELLED),
             None => return,
         };
         self.finish_as(state, Some(code), true);
@@ -345,6 +347,11 @@ impl ExecutionCell {
     /// Waits until it has ended.
     pub(crate) async fn ended(&self) {
         self.until(|inner| inner.known.state.is_final()).await;
+    }
+
+    /// Waits until it has printed more than so many bytes.
+    pub(crate) async fn printed_beyond(&self, limit: u64) {
+        self.until(|inner| inner.log.produced() > limit).await;
     }
 
     /// Waits until it has ended and its files say so, with all of its output: only then may the agent forget it.

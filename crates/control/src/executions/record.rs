@@ -27,6 +27,9 @@ pub(crate) struct Head {
     /// Its time limit, in milliseconds of running time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timeout_ms: Option<u64>,
+    /// Bytes of output beyond which it is killed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) output_limit: Option<u64>,
     /// How long its machine had run by then, in milliseconds; its time limit is counted from there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) began_ms: Option<u64>,
@@ -47,6 +50,7 @@ pub(crate) struct Head {
 pub(crate) enum KilledFor {
     TimeOut,
     Cancel,
+    OutputLimit,
 }
 
 /// Something that became known of an execution after its record was written.
@@ -156,6 +160,7 @@ impl Known {
             ended_at_ms: self.ended_at_ms,
             output_bytes,
             output_truncated,
+            output_exceeded: self.head.output_limit.is_some_and(|limit| output_bytes > limit),
             stdin_open: self.head.stdin_open,
             pty: self.head.pty,
             origin: self.head.origin.clone(),

@@ -11,7 +11,7 @@ use remuda_journal::Reservation;
 use remuda_types::limits::{
     COMMAND_BYTES_MAX, ENV_VARS_MAX, EXECUTION_TIMEOUT_MS_MAX, KILL_CONFIRM_MS_MAX, PATH_BYTES_MAX, STDIN_BYTES_MAX,
 };
-use remuda_types::wire::{Execution, StartExecution, TerminalSize};
+use remuda_types::wire::{Execution, OnOutputLimit, StartExecution, TerminalSize};
 use remuda_types::{Error, ErrorCode, ExecutionId, SandboxId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -38,6 +38,9 @@ pub(crate) const USER_DEFAULT: &str = "user";
 /// What a program on a terminal is told of it unless the call says otherwise.
 const TERM_DEFAULT: &str = "xterm-256color";
 const SIGKILL: i32 = 9;
+/// What a login shell reads first, on the script's own first line so that line numbers in messages are right.
+const AS_LOGIN: &str =
+    "for profile in /etc/profile \"$HOME/.profile\"; do [ ! -r \"$profile\" ] || . \"$profile\"; done; unset profile; ";
 
 /// Starts a command. That it was admitted is the outcome: whoever wants to waits for the record.
 pub(crate) struct Execute {
@@ -135,6 +138,7 @@ impl Spawning {
             channel: live.channel.new_channel(),
             effect: Some(effect),
             timeout_ms: request.timeout_ms,
+            output_limit: request.output_limit,
             began_ms: Some(live.clock.elapsed_ms()),
             stdin_open: request.stdin_open || request.pty.is_some(),
             pty: request.pty,
@@ -221,13 +225,33 @@ async fn given_up(live: &Live, execution: &ExecutionCell) {
     execution.ended_unconfirmed().await;
 }
 
-/// Kills an execution at its time limit, where it has one; returns when it has ended, at once where it has none.
+/// Kills an execution at its limits of time and output, where it has some; returns when it has ended, at once where it
+/// has none.
 async fn end_at_limit(live: &Live, execution: &ExecutionCell) {
-    let Some(left) = time_left(&execution.head(), live.clock.elapsed_ms()) else { return };
-    tokio::select! {
-        () = execution.ended() => {}
-        () = live.clock.run_for(left) => kill(live, execution, KilledFor::TimeOut).await,
+    let head = execution.head();
+    let left = time_left(&head, live.clock.elapsed_ms());
+    if left.is_none() && head.output_limit.is_none() {
+        return;
     }
+    let late = async {
+        match left {
+            Some(left) => live.clock.run_for(left).await,
+            None => std::future::pending().await,
+        }
+    };
+    let too_much = async {
+        match head.output_limit {
+            Some(limit) => execution.printed_beyond(limit).await,
+            None => std::future::pending().await,
+        }
+    };
+    let why = tokio::select! {
+        biased;
+        () = execution.ended() => return,
+        () = too_much => KilledFor::OutputLimit,
+        () = late => KilledFor::TimeOut,
+    };
+    kill(live, execution, why).await;
 }
 
 /// Kills an execution and waits for its end: by the guest's word, or, where that does not come, by the server's.
@@ -390,7 +414,14 @@ async fn send_signal(live: &Live, execution: &ExecutionCell, signal: i32) -> Res
 
 fn program(request: &StartExecution) -> Result<(Program, Vec<String>), Error> {
     match (&request.command, &request.argv) {
-        (Some(script), None) => Ok((Program::Script(script.clone()), vec![script.clone()])),
+        (Some(script), None) => {
+            let run = if request.login { format!("{AS_LOGIN}{script}") } else { script.clone() };
+            Ok((Program::Script(run), vec![script.clone()]))
+        }
+        (None, Some(_)) if request.login => {
+            let message = "login is for a command, which a shell runs, and argv is started without one";
+            Err(Error::new(ErrorCode::InvalidRequest, message).remedy("give the script as command"))
+        }
         (None, Some(argv)) if argv.first().is_some_and(|program| !program.is_empty()) => {
             Ok((Program::Argv(argv.clone()), argv.clone()))
         }
@@ -448,6 +479,11 @@ fn check(request: &StartExecution) -> Result<(), Error> {
     }
     if request.env.len() > ENV_VARS_MAX {
         return Err(Error::limit("env_vars_max", ENV_VARS_MAX as u64, request.env.len() as u64));
+    }
+    match (request.output_limit, request.on_output_limit) {
+        (Some(1..), Some(OnOutputLimit::Kill)) | (None, None) => {}
+        (Some(0), _) => return invalid("an output_limit of 0 bytes allows nothing".into()),
+        _ => return invalid("output_limit and on_output_limit are given together or not at all".into()),
     }
     if let Some(name) = request.env.keys().find(|k| k.is_empty() || k.contains('=')) {
         return invalid(format!("{name:?} is no name of an environment variable"));

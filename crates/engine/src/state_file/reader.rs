@@ -135,7 +135,7 @@ impl<'a> Reader<'a> {
         Err(Unreadable { at: self.at, why })
     }
 
-    fn uint(&mut self) -> Result<u64> {
+    pub(super) fn uint(&mut self) -> Result<u64> {
         let mut value = 0u64;
         for i in 0..10 {
             let Some(byte) = self.bytes.get(self.at) else { return self.bad("it ends in a number") };

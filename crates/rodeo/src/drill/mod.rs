@@ -4,12 +4,15 @@
 
 mod access;
 mod copies;
+mod history;
 mod killed;
 mod lost;
+mod previews;
 mod proxy;
 mod server;
 mod stale;
 mod stream;
+mod visit;
 mod work;
 
 use std::ffi::OsString;
@@ -47,6 +50,12 @@ pub enum Drill {
     Isolation,
     /// A machine stands still while time goes on.
     Clock,
+    /// A preview's credential is exchanged and revoked while streams are open.
+    Rotation,
+    /// One of two machines is deleted.
+    Cleanup,
+    /// More executions than are kept.
+    HistoryLimit,
     /// The server is killed in the middle of three calls.
     ServerKilled,
     /// The server is killed while a sandbox is captured.
@@ -65,6 +74,9 @@ impl Drill {
         Drill::NamedRecovery,
         Drill::Isolation,
         Drill::Clock,
+        Drill::Rotation,
+        Drill::Cleanup,
+        Drill::HistoryLimit,
         Drill::ServerKilled,
         Drill::InterruptedCapture,
     ];
@@ -81,6 +93,9 @@ impl Drill {
             Drill::NamedRecovery => "named-recovery",
             Drill::Isolation => "isolation",
             Drill::Clock => "clock",
+            Drill::Rotation => "rotation",
+            Drill::Cleanup => "cleanup",
+            Drill::HistoryLimit => "history-limit",
             Drill::ServerKilled => "server-killed",
             Drill::InterruptedCapture => "interrupted-capture",
         }
@@ -281,6 +296,9 @@ pub async fn drill(drill: Drill, options: &DrillOptions) -> Result<DrillReport, 
         Drill::NamedRecovery => copies::named_recovery(&server, &mut log).await,
         Drill::Isolation => copies::isolation(&server, &mut log).await,
         Drill::Clock => work::clock(&server, &mut log).await,
+        Drill::Rotation => previews::rotation(&server, &mut log).await,
+        Drill::Cleanup => previews::cleanup(&server, &mut log).await,
+        Drill::HistoryLimit => history::limit(&server, &mut log).await,
         Drill::ServerKilled => killed::server_killed(&mut server, &mut log).await,
         Drill::InterruptedCapture => killed::interrupted_capture(&mut server, &mut log).await,
     };

@@ -16,6 +16,9 @@ pub struct StartExecution {
     /// A script for `/bin/sh`; it never travels in an argument vector, so it may be long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
+    /// Whether `command` finds what a login shell has: `/etc/profile` and the user's own `.profile` are read before it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub login: bool,
     /// Program and arguments, started without a shell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub argv: Option<Vec<String>>,
@@ -31,6 +34,13 @@ pub struct StartExecution {
     /// Time limit in milliseconds of running time; none when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// Bytes that it may print, both streams together; comes with `on_output_limit`. How much is kept does not depend on
+    /// it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_limit: Option<u64>,
+    /// What becomes of it when it has printed more than `output_limit`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_output_limit: Option<OnOutputLimit>,
     /// How long this call waits for the end, in milliseconds; 0 or absent returns at once. The execution goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
@@ -47,6 +57,14 @@ pub struct StartExecution {
     /// unless `env` says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pty: Option<TerminalSize>,
+}
+
+/// What becomes of an execution that has printed more than its `output_limit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnOutputLimit {
+    /// It is killed, and ends as `cancelled` with `output_exceeded`. What was under way by then still comes.
+    Kill,
 }
 
 /// Size of a terminal, in characters. `POST …/executions/{id}/resize` takes it too; to give the same size twice is to
@@ -103,6 +121,9 @@ pub struct Execution {
     pub output_bytes: u64,
     /// Whether the middle of the output was dropped at the retention limit.
     pub output_truncated: bool,
+    /// Whether it printed more than its `output_limit`, and was killed for that unless it ended by itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub output_exceeded: bool,
     /// Whether its standard input comes in pieces.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stdin_open: bool,

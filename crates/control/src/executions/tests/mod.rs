@@ -45,6 +45,7 @@ fn head(channel: u32) -> Head {
         channel,
         effect: Some(7),
         timeout_ms: None,
+        output_limit: None,
         began_ms: None,
         stdin_open: false,
         pty: None,
