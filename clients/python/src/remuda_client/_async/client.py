@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, AsyncIterator, Mapping, Sequence
+from typing import Any, AsyncIterator, Literal, Mapping, Sequence
 
 from contextlib import asynccontextmanager
 
@@ -84,11 +84,14 @@ class AsyncRemuda(AsyncStreams):
         stdout, stderr = execution.get("stdout"), execution.get("stderr")
         # A replayed answer, and one that came before the end, is without.
         if stdout is None or stderr is None:
-            stdout = (await self._all_output(id, execution["id"], "stdout")).decode("utf-8", "replace")
-            stderr = (await self._all_output(id, execution["id"], "stderr")).decode("utf-8", "replace")
+            stdout = (await self.all_output(id, execution["id"], "stdout")).decode("utf-8", "replace")
+            stderr = (await self.all_output(id, execution["id"], "stderr")).decode("utf-8", "replace")
         return Completed(execution, stdout, stderr)
 
-    async def _all_output(self, id: str, execution: str, stream: Any) -> bytes:
+    async def all_output(
+        self, id: str, execution: str, stream: Literal["stdout", "stderr"] | None = None
+    ) -> bytes:
+        """All output that is kept, of one stream or of both in the order in which it came."""
         found, offset = bytearray(), 0
         while True:
             page = await self.read_output_bytes(id, execution, offset=offset, stream=stream)
@@ -126,16 +129,39 @@ class AsyncRemuda(AsyncStreams):
 
         Options are those of `create_sandbox`. Whoever is interrupted while it is made leaves none behind.
         """
-        key = key or new_key()
-        try:
-            made = await self.create_sandbox(**options, key=key)
-        except INTERRUPTIONS:
-            await in_spite(self._unmake("create", key, options))
-            raise
+        made = await self.new_sandbox(**options, key=key)
         try:
             yield AsyncSandbox(self, made["id"])
         finally:
             await in_spite(self.discard(made["id"]))
+
+    async def new_sandbox(
+        self, *, snapshot: str | None = None, key: str | None = None, **options: Any
+    ) -> models.Sandbox:
+        """Makes a sandbox, from the image or a snapshot, as `create_sandbox` and `restore_snapshot`.
+
+        Whoever is interrupted meanwhile leaves none behind.
+        """
+        key = key or new_key()
+        try:
+            return await self._new(snapshot, key, options)
+        except INTERRUPTIONS:
+            await in_spite(self._unmake(snapshot, key, options))
+            raise
+
+    async def _new(self, snapshot: str | None, key: str, options: Mapping[str, Any]) -> models.Sandbox:
+        if snapshot is None:
+            return await self.create_sandbox(**options, key=key)
+        return await self.restore_snapshot(snapshot, **options, key=key)
+
+    async def _unmake(self, snapshot: str | None, key: str, options: Mapping[str, Any]) -> bool:
+        kind = "create" if snapshot is None else "restore"
+        cancellation = await self.cancel_operation(kind=kind, key=key)
+        if cancellation["result"] == "cancelled":
+            return False
+        # It was admitted: the same call with the same key waits for its end and names what it made.
+        made = await self._new(snapshot, key, options)
+        return await self.discard(made["id"])
 
     async def discard(self, id: str) -> bool:
         """Removes this generation if it is still there; whether it was. A newer one in its slot is not touched."""
@@ -144,13 +170,9 @@ class AsyncRemuda(AsyncStreams):
         except (Ended, NotFound):
             return False
 
-    async def _unmake(self, kind: str, key: str, options: Mapping[str, Any]) -> bool:
-        cancellation = await self.cancel_operation(kind=kind, key=key)
-        if cancellation["result"] == "cancelled":
-            return False
-        # It was admitted: the same call with the same key waits for its end and names what it made.
-        made = await self.create_sandbox(**options, key=key)
-        return await self.discard(made["id"])
+    async def discard_in_spite(self, id: str) -> bool:
+        """The same, to its end also when the caller is interrupted meanwhile."""
+        return await in_spite(self.discard(id))
 
     # --- keys ---------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Iterator, Literal, Mapping, Sequence
 
 from contextlib import contextmanager
 
@@ -85,11 +85,14 @@ class Remuda(Streams):
         stdout, stderr = execution.get("stdout"), execution.get("stderr")
         # A replayed answer, and one that came before the end, is without.
         if stdout is None or stderr is None:
-            stdout = (self._all_output(id, execution["id"], "stdout")).decode("utf-8", "replace")
-            stderr = (self._all_output(id, execution["id"], "stderr")).decode("utf-8", "replace")
+            stdout = (self.all_output(id, execution["id"], "stdout")).decode("utf-8", "replace")
+            stderr = (self.all_output(id, execution["id"], "stderr")).decode("utf-8", "replace")
         return Completed(execution, stdout, stderr)
 
-    def _all_output(self, id: str, execution: str, stream: Any) -> bytes:
+    def all_output(
+        self, id: str, execution: str, stream: Literal["stdout", "stderr"] | None = None
+    ) -> bytes:
+        """All output that is kept, of one stream or of both in the order in which it came."""
         found, offset = bytearray(), 0
         while True:
             page = self.read_output_bytes(id, execution, offset=offset, stream=stream)
@@ -127,16 +130,39 @@ class Remuda(Streams):
 
         Options are those of `create_sandbox`. Whoever is interrupted while it is made leaves none behind.
         """
-        key = key or new_key()
-        try:
-            made = self.create_sandbox(**options, key=key)
-        except INTERRUPTIONS:
-            in_spite(self._unmake("create", key, options))
-            raise
+        made = self.new_sandbox(**options, key=key)
         try:
             yield Sandbox(self, made["id"])
         finally:
             in_spite(self.discard(made["id"]))
+
+    def new_sandbox(
+        self, *, snapshot: str | None = None, key: str | None = None, **options: Any
+    ) -> models.Sandbox:
+        """Makes a sandbox, from the image or a snapshot, as `create_sandbox` and `restore_snapshot`.
+
+        Whoever is interrupted meanwhile leaves none behind.
+        """
+        key = key or new_key()
+        try:
+            return self._new(snapshot, key, options)
+        except INTERRUPTIONS:
+            in_spite(self._unmake(snapshot, key, options))
+            raise
+
+    def _new(self, snapshot: str | None, key: str, options: Mapping[str, Any]) -> models.Sandbox:
+        if snapshot is None:
+            return self.create_sandbox(**options, key=key)
+        return self.restore_snapshot(snapshot, **options, key=key)
+
+    def _unmake(self, snapshot: str | None, key: str, options: Mapping[str, Any]) -> bool:
+        kind = "create" if snapshot is None else "restore"
+        cancellation = self.cancel_operation(kind=kind, key=key)
+        if cancellation["result"] == "cancelled":
+            return False
+        # It was admitted: the same call with the same key waits for its end and names what it made.
+        made = self._new(snapshot, key, options)
+        return self.discard(made["id"])
 
     def discard(self, id: str) -> bool:
         """Removes this generation if it is still there; whether it was. A newer one in its slot is not touched."""
@@ -145,13 +171,9 @@ class Remuda(Streams):
         except (Ended, NotFound):
             return False
 
-    def _unmake(self, kind: str, key: str, options: Mapping[str, Any]) -> bool:
-        cancellation = self.cancel_operation(kind=kind, key=key)
-        if cancellation["result"] == "cancelled":
-            return False
-        # It was admitted: the same call with the same key waits for its end and names what it made.
-        made = self.create_sandbox(**options, key=key)
-        return self.discard(made["id"])
+    def discard_in_spite(self, id: str) -> bool:
+        """The same, to its end also when the caller is interrupted meanwhile."""
+        return in_spite(self.discard(id))
 
     # --- keys ---------------------------------------------------------------------------------------------------------
 
