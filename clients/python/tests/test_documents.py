@@ -12,7 +12,7 @@ import pytest
 from world import ROOT, Server
 
 
-@pytest.mark.parametrize("page", ["docs/python.md", "clients/python/README.md"])
+@pytest.mark.parametrize("page", ["docs/python.md", "clients/python/README.md", "README.md"])
 def test_the_examples_run(page: str, server: Server, tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
     assert blocks

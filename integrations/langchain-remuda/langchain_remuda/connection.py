@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import Any
+from typing import Any, Callable, TypeVar
 from weakref import WeakKeyDictionary
 
 from remuda_client import AsyncRemuda, Remuda
+
+T = TypeVar("T")
 
 #: Environment variables of Deep Agents' command line go before their plain names.
 PREFIX = "DEEPAGENTS_CODE_"
@@ -17,6 +19,30 @@ PREFIX = "DEEPAGENTS_CODE_"
 def setting(name: str) -> str | None:
     """A setting of the environment; an empty one is none."""
     return os.environ.get(PREFIX + name) or os.environ.get(name) or None
+
+
+def off_loop(work: Callable[[], T]) -> T:
+    """Does it in a thread where this one runs an event loop: Deep Agents' command line makes its sandbox, and runs its
+    setup script, synchronously on the loop of a server that refuses sockets there."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]
 
 
 class Connection:

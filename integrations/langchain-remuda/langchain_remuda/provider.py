@@ -12,7 +12,7 @@ from deepagents_code.integrations.sandbox_provider import (
 )
 from remuda_client import Ended, Gone, NotFound, RemudaError, Stale
 
-from langchain_remuda.connection import Connection
+from langchain_remuda.connection import Connection, off_loop
 from langchain_remuda.lifecycle import WORKING_DIR, Lifecycle
 from langchain_remuda.sandbox import TIMEOUT_SECONDS, RemudaSandbox
 
@@ -61,9 +61,9 @@ class RemudaProvider(SandboxProvider):
         """The sandbox of an id, or a new one. Further options are those of the client's `create_sandbox`."""
         lifecycle = self._lifecycle(url, socket, api_key, state_dir, timeout)
         if sandbox_id is None:
-            return lifecycle.make(**_snapshot(kwargs))
+            return off_loop(lambda: lifecycle.make(**_snapshot(kwargs)))
         try:
-            return lifecycle.find(sandbox_id)
+            return off_loop(lambda: lifecycle.find(sandbox_id))
         except (Ended, NotFound) as error:
             raise _in_its_words(error) from error
 
@@ -89,7 +89,7 @@ class RemudaProvider(SandboxProvider):
 
     def delete(self, *, sandbox_id: str, **kwargs: Any) -> None:
         """Ends this generation. One that has ended already is no error, and a newer one is not touched."""
-        self._lifecycle_of(kwargs).end(sandbox_id)
+        off_loop(lambda: self._lifecycle_of(kwargs).end(sandbox_id))
 
     async def adelete(self, *, sandbox_id: str, **kwargs: Any) -> None:
         """The same."""

@@ -16,7 +16,7 @@ from deepagents.backends.protocol import (
 from deepagents.backends.sandbox import BaseSandbox
 from remuda_client import Completed, NotStarted, RemudaError, check_id, models, new_key
 
-from langchain_remuda.connection import Connection
+from langchain_remuda.connection import Connection, off_loop
 from langchain_remuda.words import file_error, file_info, long_script, response, time_limit_ms
 
 #: How long a command may run unless it says otherwise, in seconds.
@@ -65,6 +65,9 @@ class RemudaSandbox(BaseSandbox):
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
         """Runs a command and gives both of its outputs in the order in which they were written."""
+        return off_loop(lambda: self._execute(command, timeout))
+
+    def _execute(self, command: str, timeout: int | None) -> ExecuteResponse:
         client, key = self._connection.sync, new_key()
         if script := long_script(command, key):
             client.write_file(self._id, script.path, command, key=f"{key}-script")
