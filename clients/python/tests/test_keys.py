@@ -129,7 +129,8 @@ def test_a_killed_server_is_waited_for(lasting: Server) -> None:
         assert done[0].stdout == "over\n"
 
 
-async def test_a_cancelled_task_ends_its_command_in_the_guest(aclient: AsyncRemuda, box: str) -> None:
+async def test_a_cancelled_task_ends_its_command_in_the_guest(server: Server, box: str, tmp_path: Path) -> None:
+    aclient = AsyncRemuda(server.url, api_key=server.key, state_dir=tmp_path)
     task = asyncio.create_task(aclient.run(box, "echo $$ > /tmp/pid; exec sleep 1000"))
     while (await aclient.run(box, "test -s /tmp/pid")).exit_code != 0:
         pass
@@ -137,6 +138,32 @@ async def test_a_cancelled_task_ends_its_command_in_the_guest(aclient: AsyncRemu
     with pytest.raises(asyncio.CancelledError):
         await task
     assert (await aclient.run(box, "kill -0 $(cat /tmp/pid)")).exit_code != 0
+    assert aclient.pending() == [], "what became of it is known"
+    await aclient.aclose()
+
+
+async def test_whoever_is_cancelled_at_the_end_of_a_block_is_told_after_it(server: Server) -> None:
+    async with AsyncRemuda(server.url, api_key=server.key) as client:
+        ids: list[str] = []
+        ending = asyncio.Event()
+
+        async def use() -> None:
+            async with client.sandbox(memory_mib=512) as box:
+                ids.append(box.id)
+                ending.set()
+
+        task = asyncio.create_task(use())
+        await ending.wait()
+        while True:
+            operations = await client.list_sandboxes(all=True)
+            states = {s["id"]: s["state"] for s in operations["sandboxes"]}
+            if states[ids[0]] != "running" or task.done():
+                break
+        if task.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        with pytest.raises(rc.Gone):
+            await client.show_sandbox(ids[0])
 
 
 async def test_one_that_is_cancelled_before_it_is_admitted_never_runs(server: Server, box: str) -> None:

@@ -177,6 +177,8 @@ class Patience:
         self._unreachable = 0
         self._pauses = 0
         self._answer_lost = False
+        # Whether the server was heard of: then its silence may be a restart.
+        self._was_there = False
 
     def after(self, missed: Missed, now: float) -> float:
         """How long to wait before the call is sent once more; raises its error where that would change nothing."""
@@ -191,13 +193,14 @@ class Patience:
     def _again(self, missed: Missed, now: float) -> bool:
         code = missed.error.code
         if not missed.answered:
-            if not missed.sent and not self._answer_lost:
+            if not missed.sent and not self._answer_lost and not self._was_there:
                 # Nothing was ever there: that is for the caller to know at once.
                 return False
             if isinstance(missed.error, ProtocolError) and missed.error.status not in _GATEWAY_STATUSES:
                 return False
             self._answer_lost |= missed.sent
             return self._lost_for_less(now)
+        self._was_there = True
         if missed.replayed:
             return False
         if code == "operation_in_progress":
@@ -206,7 +209,7 @@ class Patience:
                 self._in_progress_since = now
             return now - self._in_progress_since < IN_PROGRESS_SECONDS_MAX
         if code == "shutting_down":
-            return self._answer_lost and self._lost_for_less(now)
+            return self._lost_for_less(now)
         if code == "unreachable":
             self._unreachable += 1
             return self._unreachable < UNREACHABLE_ATTEMPTS_MAX

@@ -107,6 +107,7 @@ class AsyncRemuda(AsyncStreams):
         """
         try:
             cancellation = await self.cancel_operation(kind="execute", key=key, sandbox=id)
+            await self._settle_key(key, "execute")
             operation = cancellation.get("operation")
             made = (operation.get("made") or {}) if operation else {}
             execution = made.get("execution")
@@ -157,6 +158,7 @@ class AsyncRemuda(AsyncStreams):
     async def _unmake(self, snapshot: str | None, key: str, options: Mapping[str, Any]) -> bool:
         kind = "create" if snapshot is None else "restore"
         cancellation = await self.cancel_operation(kind=kind, key=key)
+        await self._settle_key(key, kind)
         if cancellation["result"] == "cancelled":
             return False
         # It was admitted: the same call with the same key waits for its end and names what it made.

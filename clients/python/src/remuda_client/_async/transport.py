@@ -23,10 +23,12 @@ from .._core import (
     refused,
     seal,
 )
-from ..errors import InputError, RemudaError, Unreachable
+from ..errors import InputError, OutcomeUnknown, RemudaError, Unreachable
 from ..journal import Journal, Kept
 from .waiting import blocking, pieces, pieces_of, sleep
 
+#: Kinds of operations that only take away.
+TAKING_AWAY = frozenset({"remove", "remove_snapshot", "remove_file", "cancel"})
 #: Largest piece that is read from a local file, in bytes.
 PIECE_BYTES = 1 << 20
 _NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
@@ -122,8 +124,6 @@ class AsyncTransport:
         try:
             return patience.after(missed, time.monotonic())
         except RemudaError as error:
-            from ..errors import OutcomeUnknown
-
             if not isinstance(error, OutcomeUnknown) or missed.replayed:
                 await self._settle(kept)
             raise error from missed.error
@@ -139,11 +139,24 @@ class AsyncTransport:
                 file.flush()
                 await blocking(os.fsync, file.fileno())
             sealed.body = path
-        return await blocking(self.journal.keep, sealed, self.target)
+        try:
+            return await blocking(self.journal.keep, sealed, self.target)
+        except InputError:
+            # A disk that is too full for a key must not keep from making room what finds nothing more the second time.
+            if sealed.kind in TAKING_AWAY:
+                return None
+            raise
 
     async def _settle(self, kept: Kept | None) -> None:
         if kept is not None and self.journal is not None:
             await blocking(self.journal.settle, kept)
+
+    async def _settle_key(self, key: str, kind: str) -> None:
+        """What became of the call of this kind with this key is known by other means."""
+        if self.journal is not None:
+            for kept in await blocking(self.journal.of_key, key):
+                if kept.call.kind == kind and not kept.done:
+                    await self._settle(kept)
 
     async def _once(self, sealed: Sealed) -> tuple[int, httpx.Headers, bytes]:
         try:

@@ -22,17 +22,18 @@ async def blocking(work: Callable[..., T], *arguments: Any) -> T:
 
 
 async def in_spite(work: Coroutine[Any, Any, T]) -> T:
-    """Does it to its end, also when the caller is cancelled meanwhile, once or more often."""
+    """Does it to its end, also when the caller is cancelled meanwhile; then that is raised when it is done."""
     task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled():
-                raise
-        except BaseException:
-            break
-    return task.result()
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    result = task.result()
+    if cancelled is not None:
+        raise cancelled
+    return result
 
 
 async def pieces_of(file: BinaryIO, size: int) -> AsyncIterator[bytes]:

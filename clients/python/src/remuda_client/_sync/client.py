@@ -108,6 +108,7 @@ class Remuda(Streams):
         """
         try:
             cancellation = self.cancel_operation(kind="execute", key=key, sandbox=id)
+            self._settle_key(key, "execute")
             operation = cancellation.get("operation")
             made = (operation.get("made") or {}) if operation else {}
             execution = made.get("execution")
@@ -158,6 +159,7 @@ class Remuda(Streams):
     def _unmake(self, snapshot: str | None, key: str, options: Mapping[str, Any]) -> bool:
         kind = "create" if snapshot is None else "restore"
         cancellation = self.cancel_operation(kind=kind, key=key)
+        self._settle_key(key, kind)
         if cancellation["result"] == "cancelled":
             return False
         # It was admitted: the same call with the same key waits for its end and names what it made.

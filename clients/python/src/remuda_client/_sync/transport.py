@@ -24,10 +24,12 @@ from .._core import (
     refused,
     seal,
 )
-from ..errors import InputError, RemudaError, Unreachable
+from ..errors import InputError, OutcomeUnknown, RemudaError, Unreachable
 from ..journal import Journal, Kept
 from .waiting import blocking, pieces, pieces_of, sleep
 
+#: Kinds of operations that only take away.
+TAKING_AWAY = frozenset({"remove", "remove_snapshot", "remove_file", "cancel"})
 #: Largest piece that is read from a local file, in bytes.
 PIECE_BYTES = 1 << 20
 _NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
@@ -123,8 +125,6 @@ class Transport:
         try:
             return patience.after(missed, time.monotonic())
         except RemudaError as error:
-            from ..errors import OutcomeUnknown
-
             if not isinstance(error, OutcomeUnknown) or missed.replayed:
                 self._settle(kept)
             raise error from missed.error
@@ -140,11 +140,24 @@ class Transport:
                 file.flush()
                 blocking(os.fsync, file.fileno())
             sealed.body = path
-        return blocking(self.journal.keep, sealed, self.target)
+        try:
+            return blocking(self.journal.keep, sealed, self.target)
+        except InputError:
+            # A disk that is too full for a key must not keep from making room what finds nothing more the second time.
+            if sealed.kind in TAKING_AWAY:
+                return None
+            raise
 
     def _settle(self, kept: Kept | None) -> None:
         if kept is not None and self.journal is not None:
             blocking(self.journal.settle, kept)
+
+    def _settle_key(self, key: str, kind: str) -> None:
+        """What became of the call of this kind with this key is known by other means."""
+        if self.journal is not None:
+            for kept in blocking(self.journal.of_key, key):
+                if kept.call.kind == kind and not kept.done:
+                    self._settle(kept)
 
     def _once(self, sealed: Sealed) -> tuple[int, httpx.Headers, bytes]:
         try:
