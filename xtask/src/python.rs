@@ -18,7 +18,28 @@ struct Environment {
     name: &'static str,
     packages: &'static [&'static str],
     requirements: &'static [&'static str],
-    tests: &'static [(&'static str, &'static str)],
+    tests: &'static [Suite],
+}
+
+/// A directory of tests.
+struct Suite {
+    package: &'static str,
+    directory: &'static str,
+    /// Whether some of them, marked `soak`, take too long for every run.
+    has_long: bool,
+}
+
+const fn suite(package: &'static str) -> Suite {
+    Suite { package, directory: "tests", has_long: false }
+}
+
+/// Which tests are run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// What belongs to every run.
+    Usual,
+    /// What takes long.
+    Long,
 }
 
 const CLIENT: &str = "clients/python";
@@ -38,13 +59,13 @@ const ENVIRONMENTS: &[Environment] = &[
             "pytest-asyncio>=1,<2",
             "pytest-timeout>=2,<3",
         ],
-        tests: &[(CLIENT, "tests"), (DEEP_AGENTS, "tests"), (OPEN_SWE, "tests")],
+        tests: &[suite(CLIENT), suite(DEEP_AGENTS), suite(OPEN_SWE)],
     },
     Environment {
         name: "python-dcode",
         packages: &[CLIENT, DEEP_AGENTS],
         requirements: &["deepagents-code", "pytest>=9,<10", "pytest-asyncio>=1,<2", "pytest-timeout>=2,<3"],
-        tests: &[(DEEP_AGENTS, "tests_dcode")],
+        tests: &[Suite { package: DEEP_AGENTS, directory: "tests_dcode", has_long: true }],
     },
 ];
 /// How long one test may take, in seconds.
@@ -56,11 +77,21 @@ pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
     run_shown(cargo().args(["build", "--workspace", "--all-targets", "--locked"]))?;
     install()?;
     let temporary = Temporary::new()?;
-    let tested = tests(&Metadata::read()?.remuda("debug"), &temporary.directory);
+    let tested = tests(&Metadata::read()?.remuda("debug"), &temporary.directory, Which::Usual);
     temporary.must_be_empty()?;
     fs::remove_dir(&temporary.directory)?;
     tested?;
     Ok(true)
+}
+
+/// The tests that take long.
+pub(crate) fn soak() -> anyhow::Result<()> {
+    install()?;
+    let temporary = Temporary::new()?;
+    let tested = tests(&Metadata::read()?.remuda("debug"), &temporary.directory, Which::Long);
+    temporary.must_be_empty()?;
+    fs::remove_dir(&temporary.directory)?;
+    tested
 }
 
 /// Makes or completes the environments.
@@ -72,23 +103,29 @@ pub(crate) fn install() -> anyhow::Result<()> {
 }
 
 /// Runs the tests of each package to the end, so that one run tells all that is wrong.
-pub(crate) fn tests(remuda: &Path, temporary: &Path) -> anyhow::Result<()> {
+pub(crate) fn tests(remuda: &Path, temporary: &Path, which: Which) -> anyhow::Result<()> {
     let mut failed = Vec::new();
     for environment in ENVIRONMENTS {
-        for (package, tests) in environment.tests {
+        for Suite { package, directory, has_long } in environment.tests {
+            if which == Which::Long && !has_long {
+                continue;
+            }
             // Pytest keeps its own temporary files for whoever looks at failures.
             let base = temporary.join("pytest");
             let mut pytest = environment.program("pytest");
             pytest
                 .args(["-q", "-p", "no:cacheprovider", "--durations=3", &format!("--timeout={TEST_SECONDS_MAX}")])
                 .arg(format!("--basetemp={}", base.display()))
-                .args(["-o", &format!("testpaths={tests}")])
+                .args(["-o", &format!("testpaths={directory}")])
                 .current_dir(project::root().join(package))
                 .env("REMUDA_BINARY", remuda)
                 .env("TMPDIR", temporary)
                 .env("MYPY_CACHE_DIR", environment.place().join("mypy"));
+            if *has_long {
+                pytest.args(["-m", if which == Which::Long { "soak" } else { "not soak" }]);
+            }
             if run_shown(&mut pytest).is_err() {
-                failed.push(format!("{package}/{tests}"));
+                failed.push(format!("{package}/{directory}"));
             }
             if base.exists() {
                 fs::remove_dir_all(&base)?;

@@ -47,7 +47,8 @@ pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
         tests.args(["test", "--workspace", "--locked", "--no-fail-fast"]).env("TMPDIR", &temporary.directory);
         run_shown(&mut tests)
     });
-    let python_tested = steps.step("tests of the Python packages", || python::tests(&remuda, &temporary.directory));
+    let python_tested = steps
+        .step("tests of the Python packages", || python::tests(&remuda, &temporary.directory, python::Which::Usual));
     let clean = steps.step("nothing is left behind", || {
         temporary.must_be_empty()?;
         fs::remove_dir(&temporary.directory)?;
