@@ -64,7 +64,7 @@ const ENVIRONMENTS: &[Environment] = &[
     Environment {
         name: "python-dcode",
         packages: &[CLIENT, DEEP_AGENTS],
-        requirements: &["deepagents-code", "pytest>=9,<10", "pytest-asyncio>=1,<2", "pytest-timeout>=2,<3"],
+        requirements: &["deepagents-code==0.1.57", "pytest>=9,<10", "pytest-asyncio>=1,<2", "pytest-timeout>=2,<3"],
         tests: &[Suite { package: DEEP_AGENTS, directory: "tests_dcode", has_long: true }],
     },
 ];
