@@ -8,6 +8,7 @@ mod command;
 mod demo;
 mod leftovers;
 mod project;
+mod python;
 mod soak;
 mod steps;
 mod test;
@@ -38,6 +39,13 @@ const TASKS: &[Task] = &[
         about: "set everything up and pass all tests; a missing real part is a failure",
         flags: &[],
         run: test::run,
+    },
+    Task {
+        name: "python",
+        usage: "python",
+        about: "only the tests of the Python packages, against a server that is built first",
+        flags: &[],
+        run: python::run,
     },
     Task {
         name: "bench",

@@ -1,6 +1,7 @@
 //! `cargo xtask soak`: what takes too long for every run of the tests. Very many random inputs for whatever reads what a
 //! guest or a stranger wrote; many kills of a server under load, after each of which everything must be accounted for; and
-//! many memory comparisons in a row, which must all give the same verdicts. None may leave anything behind.
+//! many memory comparisons in a row, which must all give the same verdicts; and the tests of the Python packages that are
+//! marked for it. None may leave anything behind.
 
 use anyhow::Context as _;
 use serde_json::Value;
@@ -8,6 +9,7 @@ use serde_json::Value;
 use crate::command::{cargo, number_option, program, run as run_shown};
 use crate::leftovers::Inventory;
 use crate::project::Metadata;
+use crate::python;
 use crate::tools;
 
 /// Comparisons in a row.
@@ -44,6 +46,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<bool> {
     // The whole workspace is named, as the tests do it, so that nothing is built in another way.
     killing.args(["test", "--workspace", "--locked", "--test", "system", "--", "--nocapture", "--exact", KILL_LOOP]);
     run_shown(killing.env("REMUDA_KILLS", kills.to_string()))?;
+    python::soak()?;
     before.nothing_new()?;
     run_shown(cargo().args(["build", "--release", "--locked"]))?;
     let metadata = Metadata::read()?;

@@ -11,11 +11,12 @@ use crate::check;
 use crate::command::{cargo, program, run as run_shown};
 use crate::leftovers::Inventory;
 use crate::project::Metadata;
+use crate::python;
 use crate::steps::Steps;
 use crate::tools;
 
 pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
-    let mut steps = Steps::new(9);
+    let mut steps = Steps::new(11);
     let before = Inventory::take();
     steps.step("this machine: root, git, curl, rustfmt, clippy", || {
         tools::need_root()?;
@@ -40,6 +41,7 @@ pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
     steps.step("engine and base image", || run_shown(program(&remuda).arg("setup")))?;
     steps.step("browser and development server", || browser::prepare(&metadata.target))?;
     steps.step("rules of the repository", || check::all(&metadata, &remuda))?;
+    steps.step("Python packages", python::install)?;
     let temporary = Temporary::new()?;
     let tested = steps.step("tests", || {
         // To the end, so that one run tells all that is wrong.
@@ -47,35 +49,41 @@ pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
         tests.args(["test", "--workspace", "--locked", "--no-fail-fast"]).env("TMPDIR", &temporary.directory);
         run_shown(&mut tests)
     });
+    let python_tested = steps
+        .step("tests of the Python packages", || python::tests(&remuda, &temporary.directory, python::Which::Usual));
     let clean = steps.step("nothing is left behind", || {
         temporary.must_be_empty()?;
         fs::remove_dir(&temporary.directory)?;
         before.nothing_new()
     });
     // A failed test may leave something: both are told.
-    if let (Err(_), Err(left)) = (&tested, &clean) {
+    if let (Err(_), Err(left)) = (tested.as_ref().and(python_tested.as_ref()), &clean) {
         eprintln!("{left:#}");
     }
+    if let (Err(_), Err(also)) = (&tested, &python_tested) {
+        eprintln!("{also:#}");
+    }
     tested?;
+    python_tested?;
     clean?;
     steps.summary();
     Ok(true)
 }
 
 /// A directory for the tests' temporary files alone, so that whatever is in it afterwards is a leftover.
-struct Temporary {
-    directory: PathBuf,
+pub(crate) struct Temporary {
+    pub(crate) directory: PathBuf,
 }
 
 impl Temporary {
-    fn new() -> anyhow::Result<Temporary> {
+    pub(crate) fn new() -> anyhow::Result<Temporary> {
         // Short: paths of unix sockets below it have 107 bytes in all.
         let directory = std::env::temp_dir().join(format!("remuda-t{}", std::process::id()));
         fs::create_dir(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
         Ok(Temporary { directory })
     }
 
-    fn must_be_empty(&self) -> anyhow::Result<()> {
+    pub(crate) fn must_be_empty(&self) -> anyhow::Result<()> {
         let left: Vec<String> =
             fs::read_dir(&self.directory)?.flatten().map(|e| e.path().display().to_string()).collect();
         anyhow::ensure!(left.is_empty(), "tests left temporary files behind:\n  {}", left.join("\n  "));

@@ -11,7 +11,7 @@ use crate::ids::{SandboxId, Slot};
 use crate::wire::Labels;
 
 macro_rules! scopes {
-    ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $text:tt;)*) => {
         /// One thing that an access key may be allowed to do.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
         pub enum AccessScope {
