@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 
 use crate::check;
+use crate::clients;
 use crate::command::{cargo, program, run as run_shown};
 use crate::leftovers::Inventory;
 use crate::project::Metadata;
@@ -14,7 +15,7 @@ use crate::steps::Steps;
 use crate::tools;
 
 pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
-    let mut steps = Steps::new(8);
+    let mut steps = Steps::new(9);
     let before = Inventory::take();
     steps.step("this machine: root, git, curl, rustfmt, clippy", || {
         tools::need_root()?;
@@ -37,6 +38,7 @@ pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
     let metadata = Metadata::read()?;
     let remuda = metadata.remuda("debug");
     steps.step("engine and base image", || run_shown(program(&remuda).arg("setup")))?;
+    steps.step("foreign clients from their registries", || clients::install(&metadata))?;
     steps.step("rules of the repository", || check::all(&metadata, &remuda))?;
     let temporary = Temporary::new()?;
     let tested = steps.step("tests", || {
