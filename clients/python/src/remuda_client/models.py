@@ -526,6 +526,9 @@ class Execution(TypedDict):
     # Bytes of output so far, standard output and error together.
     output_bytes: int
 
+    # Whether it printed more than its `output_limit`, and was killed for that unless it ended by itself.
+    output_exceeded: NotRequired[bool]
+
     # Whether the middle of the output was dropped at the retention limit.
     output_truncated: bool
 
@@ -1550,6 +1553,16 @@ class StartExecution(TypedDict):
     # Environment variables beside PATH, HOME and LANG.
     env: NotRequired[dict[str, str]]
 
+    # Whether `command` finds what a login shell has: `/etc/profile` and the user's own `.profile` are read before it.
+    login: NotRequired[bool]
+
+    # What becomes of it when it has printed more than `output_limit`.
+    on_output_limit: NotRequired[OnOutputLimit | None]
+
+    # Bytes that it may print, both streams together; comes with `on_output_limit`. How much is kept does not depend
+    # on it.
+    output_limit: NotRequired[int | None]
+
     # A terminal of this size: its output is one stream, and its input comes in pieces. `TERM` is `xterm-256color`
     # unless `env` says otherwise.
     pty: NotRequired[TerminalSize | None]
@@ -1951,6 +1964,9 @@ Narrowing = Union[NarrowingSlot, NarrowingSandbox, NarrowingLabel]
 
 # What becomes of a sandbox at its deadline, or when it was idle for as long as it may be.
 OnDeadline = Literal["snapshot", "delete"]
+
+# What becomes of an execution that has printed more than its `output_limit`.
+OnOutputLimit = Literal["kill"]
 
 OperationId = str
 

@@ -414,6 +414,9 @@ class AsyncCalls(AsyncTransport):
         command: str | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
+        login: bool | None = None,
+        on_output_limit: models.OnOutputLimit | None = None,
+        output_limit: int | None = None,
         pty: models.TerminalSize | None = None,
         stdin: str | None = None,
         stdin_base64: str | None = None,
@@ -429,7 +432,7 @@ class AsyncCalls(AsyncTransport):
         call = Call(
             "POST",
             f"/v1/sandboxes/{segment(id)}/executions",
-            json={"argv": argv, "command": command, "cwd": cwd, "env": env, "pty": pty, "stdin": stdin, "stdin_base64": stdin_base64, "stdin_open": stdin_open, "timeout_ms": timeout_ms, "user": user, "wait_ms": wait_ms},
+            json={"argv": argv, "command": command, "cwd": cwd, "env": env, "login": login, "on_output_limit": on_output_limit, "output_limit": output_limit, "pty": pty, "stdin": stdin, "stdin_base64": stdin_base64, "stdin_open": stdin_open, "timeout_ms": timeout_ms, "user": user, "wait_ms": wait_ms},
             kind="execute",
             sandbox=id,
             key=key,
