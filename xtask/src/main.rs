@@ -4,6 +4,7 @@
 mod bench;
 mod browser;
 mod check;
+mod clients;
 mod command;
 mod demo;
 mod leftovers;
@@ -52,6 +53,13 @@ const TASKS: &[Task] = &[
         about: "the rules of the repository: arrows, documents, error pages, sources",
         flags: &[],
         run: check::run,
+    },
+    Task {
+        name: "clients",
+        usage: "clients",
+        about: "install the foreign clients that tests use, from their package registries",
+        flags: &[],
+        run: clients::run,
     },
     Task {
         name: "soak",

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 
 use crate::browser;
 use crate::check;
+use crate::clients;
 use crate::command::{cargo, program, run as run_shown};
 use crate::leftovers::Inventory;
 use crate::project::Metadata;
@@ -15,7 +16,7 @@ use crate::steps::Steps;
 use crate::tools;
 
 pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
-    let mut steps = Steps::new(9);
+    let mut steps = Steps::new(10);
     let before = Inventory::take();
     steps.step("this machine: root, git, curl, rustfmt, clippy", || {
         tools::need_root()?;
@@ -39,6 +40,7 @@ pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
     let remuda = metadata.remuda("debug");
     steps.step("engine and base image", || run_shown(program(&remuda).arg("setup")))?;
     steps.step("browser and development server", || browser::prepare(&metadata.target))?;
+    steps.step("foreign clients from their registries", || clients::install(&metadata))?;
     steps.step("rules of the repository", || check::all(&metadata, &remuda))?;
     let temporary = Temporary::new()?;
     let tested = steps.step("tests", || {

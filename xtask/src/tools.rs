@@ -24,6 +24,13 @@ pub(crate) fn need_program(name: &str, package: &str) -> anyhow::Result<()> {
         "`{name}` is missing and this is no Debian: install it by your distribution's means"
     );
     println!("   `{name}` is missing: installing the package {package}");
+    install(package)?;
+    anyhow::ensure!(on_path(name).is_some(), "the package {package} brought no `{name}`");
+    Ok(())
+}
+
+/// Installs a package by apt.
+pub(crate) fn install(package: &str) -> anyhow::Result<()> {
     let apt = |arguments: &[&str]| {
         command::run(command::program("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive"))
     };
@@ -33,7 +40,6 @@ pub(crate) fn need_program(name: &str, package: &str) -> anyhow::Result<()> {
         apt(&["update"])?;
         apt(&install).with_context(|| format!("cannot install {package}; install it by hand"))?;
     }
-    anyhow::ensure!(on_path(name).is_some(), "the package {package} brought no `{name}`");
     Ok(())
 }
 

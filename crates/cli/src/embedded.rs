@@ -37,6 +37,7 @@ fn settings() -> Settings {
         webhooks_to_private: false,
         webhooks_trust: None,
         preview_domain: remuda_gateway::Domain::default(),
+        dialects: remuda_gateway::Dialects::NONE,
         egress: Egress::of_this_machine().map_err(|e| e.to_string()),
         at_end: AtEnd::Remove,
     }

@@ -12,7 +12,7 @@ use anyhow::Context;
 use remuda_control::access::AccessSecret;
 use remuda_control::{Config, Platform};
 use remuda_engine::{Egress, Parts};
-use remuda_gateway::{Domain, Front, HttpCourier, Tls, serve_tcp, serve_unix};
+use remuda_gateway::{Dialects, Domain, Front, HttpCourier, Tls, serve_tcp, serve_unix};
 use remuda_types::QuotaLimits;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
@@ -50,6 +50,8 @@ pub struct Settings {
     pub webhooks_trust: Option<PathBuf>,
     /// Domain that previews are below.
     pub preview_domain: Domain,
+    /// Which foreign dialects are spoken on TCP.
+    pub dialects: Dialects,
     /// What sandboxes reach of the world, or why they reach nothing.
     pub egress: Result<Egress, String>,
     /// What becomes of sandboxes and snapshots.
@@ -84,6 +86,7 @@ impl LocalServer {
             webhooks_to_private,
             webhooks_trust,
             preview_domain,
+            dialects,
             egress,
             at_end,
         } = settings;
@@ -127,7 +130,7 @@ impl LocalServer {
         };
         listeners.spawn(serve_unix(unix, platform.clone(), front.clone(), shutdown.clone()));
         if let Some((listener, tls)) = tcp {
-            listeners.spawn(serve_tcp(listener, platform.clone(), front, tls, shutdown.clone()));
+            listeners.spawn(serve_tcp(listener, platform.clone(), front, dialects, tls, shutdown.clone()));
         }
         Ok(LocalServer { platform, at_end, data_dir, listeners, shutdown })
     }

@@ -4,6 +4,7 @@
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use http::HeaderMap;
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use remuda_control::access::{AccessSecret, NotLetIn};
 use remuda_control::{Caller, Platform};
@@ -30,7 +31,7 @@ pub(crate) async fn authenticate(
 ) -> Response {
     let caller = match access {
         Access::Local => Ok(Caller::operator()),
-        Access::Keys => secret_of(&request)
+        Access::Keys => secret_of(request.headers())
             .or_else(|e| offered_to_terminal(&request).unwrap_or(Err(e)))
             .and_then(|secret| platform.authenticate(&secret).map_err(refused)),
     };
@@ -44,8 +45,8 @@ pub(crate) async fn authenticate(
 }
 
 /// The secret that a request shows.
-fn secret_of(request: &Request) -> Result<AccessSecret, Error> {
-    let mut values = request.headers().get_all(AUTHORIZATION).iter();
+pub(crate) fn secret_of(headers: &HeaderMap) -> Result<AccessSecret, Error> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else {
         return Err(unauthorized("this request needs exactly one Authorization header"));
     };
@@ -112,7 +113,7 @@ mod tests {
         let secret = AccessSecret::generate().unwrap();
         let text = secret.reveal();
         for same in [format!("Bearer {text}"), format!("bearer {text}"), format!("Bearer mb_{}", &text[4..])] {
-            assert!(secret_of(&request(&[&same])).is_ok_and(|read| read.digest() == secret.digest()));
+            assert!(secret_of(request(&[&same]).headers()).is_ok_and(|read| read.digest() == secret.digest()));
         }
         for wrong in [
             format!("Bearer {}", &text[..67]),
@@ -122,13 +123,13 @@ mod tests {
             "Bearer ".to_owned(),
             String::new(),
         ] {
-            let error = secret_of(&request(&[&wrong])).err().unwrap();
+            let error = secret_of(request(&[&wrong]).headers()).err().unwrap();
             assert_eq!(error.code, ErrorCode::Unauthorized);
             assert!(!error.to_string().contains(&text[4..]) && !format!("{error:?}").contains(&text[4..20]));
         }
         let twice = [&*format!("Bearer {text}"), "Bearer x"];
-        assert!(secret_of(&request(&twice)).is_err(), "two credentials are none");
-        assert!(secret_of(&request(&[])).is_err());
+        assert!(secret_of(request(&twice).headers()).is_err(), "two credentials are none");
+        assert!(secret_of(request(&[]).headers()).is_err());
     }
 
     #[test]

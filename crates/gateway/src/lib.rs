@@ -7,6 +7,7 @@ mod auth;
 mod begun;
 mod calling;
 mod courier;
+mod dialects;
 mod doctor;
 mod drain;
 mod errors;
@@ -47,6 +48,7 @@ mod whoami;
 
 pub use auth::Access;
 pub use courier::HttpCourier;
+pub use dialects::Dialects;
 pub use front::{Domain, DomainError, Front};
 pub use openapi::document;
 pub use router::router;

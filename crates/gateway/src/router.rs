@@ -17,6 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::{Access, authenticate};
+use crate::dialects::{Dialects, mainbrella};
 use crate::drain::drain_what_is_left;
 use crate::errors::{Failure, method_not_allowed, panicked, route_not_found};
 use crate::front::{Door, Front, choose};
@@ -28,8 +29,8 @@ use crate::{
     server, snapshots, terminal_socket, terminals, transfers, trees, usage, watch, webhooks, whoami,
 };
 
-/// Every route for whom `access` lets in.
-pub fn router(platform: Platform, access: Access, front: Front) -> Router {
+/// Every route for whom `access` lets in, and those of the dialects that are spoken.
+pub fn router(platform: Platform, access: Access, front: Front, dialects: Dialects) -> Router {
     let door = Door::new(platform.clone(), front.clone());
     let access = (platform.clone(), access);
     let (open, _) = open_routes().split_for_parts();
@@ -40,6 +41,8 @@ pub fn router(platform: Platform, access: Access, front: Front) -> Router {
 
     let queries = Queries::of(&described());
     let check = || from_fn_with_state(queries.clone(), refuse_unknown);
+    // Its requests show their keys themselves: its words for that are others.
+    let mainbrella = if dialects.mainbrella { mainbrella::router() } else { Router::new() };
     let own = open
         .route_layer(check())
         .merge(
@@ -48,6 +51,7 @@ pub fn router(platform: Platform, access: Access, front: Front) -> Router {
                 .route_layer(from_fn(see_through))
                 .route_layer(from_fn_with_state(access.clone(), authenticate)),
         )
+        .merge(mainbrella)
         .fallback(route_not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(SetResponseHeaderLayer::overriding(CACHE_CONTROL, HeaderValue::from_static("no-store")))

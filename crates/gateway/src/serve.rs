@@ -25,6 +25,7 @@ use tower::ServiceExt;
 
 use crate::auth::Access;
 use crate::begun::{Begun, Spoken};
+use crate::dialects::Dialects;
 use crate::front::Front;
 use crate::limits::{
     HTTP_CONNECTIONS_MAX, HTTP_DRAIN_MS_MAX, HTTP_HEAD_BYTES_MAX, HTTP_HEAD_READ_MS_MAX, HTTP_HEADERS_MAX,
@@ -38,6 +39,7 @@ pub async fn serve_tcp(
     listener: TcpListener,
     platform: Platform,
     front: Front,
+    dialects: Dialects,
     tls: Option<Tls>,
     shutdown: CancellationToken,
 ) {
@@ -48,12 +50,12 @@ pub async fn serve_tcp(
         }
     });
     let peer = |address: &SocketAddr| Some(address.ip());
-    serve(listener, crate::router(platform, Access::Keys, front), peer, tls, shutdown).await;
+    serve(listener, crate::router(platform, Access::Keys, front, dialects), peer, tls, shutdown).await;
 }
 
 /// Serves the API on a socket that only those can open who may use it, until `shutdown`; then as [`serve_tcp`].
 pub async fn serve_unix(listener: UnixListener, platform: Platform, front: Front, shutdown: CancellationToken) {
-    serve(listener, crate::router(platform, Access::Local, front), |_| None, None, shutdown).await;
+    serve(listener, crate::router(platform, Access::Local, front, Dialects::NONE), |_| None, None, shutdown).await;
 }
 
 /// What a request knows of the connection it came by.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::body::Body;
 use http::header::AUTHORIZATION;
 use remuda_control::access::{Action, Needs};
-use remuda_gateway::{document, serve_tcp};
+use remuda_gateway::{Dialects, document, serve_tcp};
 use remuda_types::wire::{AccessKey, MadeAccessKey, WhoAmI};
 use remuda_types::{AccessScope, Narrowing};
 use serde_json::{Value, json};
@@ -242,7 +242,14 @@ async fn a_revoked_key_is_refused_on_a_connection_that_is_kept() {
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut client = TcpStream::connect(tcp.local_addr().unwrap()).await.unwrap();
     let shutdown = CancellationToken::new();
-    let serving = tokio::spawn(serve_tcp(tcp, world.platform.clone(), crate::world::front(), None, shutdown.clone()));
+    let serving = tokio::spawn(serve_tcp(
+        tcp,
+        world.platform.clone(),
+        crate::world::front(),
+        Dialects::ALL,
+        None,
+        shutdown.clone(),
+    ));
     let request = format!("GET /v1/sandboxes HTTP/1.1\r\nHost: x\r\n{AUTHORIZATION}: Bearer {}\r\n\r\n", made.secret);
     for expected in ["HTTP/1.1 200 ", "HTTP/1.1 401 ", "HTTP/1.1 401 "] {
         client.write_all(request.as_bytes()).await.unwrap();
@@ -319,7 +326,14 @@ async fn a_head_that_is_too_long_is_an_error_like_any_other() {
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = tcp.local_addr().unwrap();
     let shutdown = CancellationToken::new();
-    let serving = tokio::spawn(serve_tcp(tcp, world.platform.clone(), crate::world::front(), None, shutdown.clone()));
+    let serving = tokio::spawn(serve_tcp(
+        tcp,
+        world.platform.clone(),
+        crate::world::front(),
+        Dialects::ALL,
+        None,
+        shutdown.clone(),
+    ));
     let long = format!("X-Long: {}\r\n", "a".repeat(70 << 10));
     let many: String = (0..140).map(|number| format!("X-{number}: a\r\n")).collect();
     for (headers, limit) in [(long, "http_head_bytes_max"), (many, "http_headers_max")] {

@@ -8,7 +8,7 @@ use axum::body::Body;
 use http::header::{ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
 use http::{Request, StatusCode};
 use remuda_control::access::AccessSecret;
-use remuda_gateway::{document, serve_tcp, serve_unix};
+use remuda_gateway::{Dialects, document, serve_tcp, serve_unix};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
@@ -264,8 +264,14 @@ async fn the_socket_needs_no_key_and_the_end_is_prompt() {
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = tcp.local_addr().unwrap();
     let serving_unix = tokio::spawn(serve_unix(unix, world.platform.clone(), crate::world::front(), shutdown.clone()));
-    let serving_tcp =
-        tokio::spawn(serve_tcp(tcp, world.platform.clone(), crate::world::front(), None, shutdown.clone()));
+    let serving_tcp = tokio::spawn(serve_tcp(
+        tcp,
+        world.platform.clone(),
+        crate::world::front(),
+        Dialects::ALL,
+        None,
+        shutdown.clone(),
+    ));
 
     let mut local = UnixStream::connect(&socket).await.unwrap();
     local.write_all(b"GET /v1/sandboxes HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
@@ -299,7 +305,7 @@ async fn a_head_without_an_end_is_cut_off() {
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut client = TcpStream::connect(tcp.local_addr().unwrap()).await.unwrap();
     let shutdown = CancellationToken::new();
-    tokio::spawn(serve_tcp(tcp, world.platform.clone(), crate::world::front(), None, shutdown.clone()));
+    tokio::spawn(serve_tcp(tcp, world.platform.clone(), crate::world::front(), Dialects::ALL, None, shutdown.clone()));
     let flood = format!("GET /v1/health HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(100_000));
     // The server may hang up before it has taken everything.
     let _ = client.write_all(flood.as_bytes()).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use remuda_types::{AccessScope, Account, QuotaSetting, SandboxId, Slot};
 
 use super::values::{duration, pair, sandbox_id};
@@ -37,12 +37,23 @@ pub enum Key {
     },
 }
 
+/// A foreign dialect that the server speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Dialect {
+    /// That of Mainbrella: `mb_` and 64 hex digits
+    Mainbrella,
+}
+
 #[derive(Debug, Args)]
 pub struct KeyCreate {
     /// What it may do: sandboxes:read, sandboxes:write, sandboxes:delete, executions, files, snapshots:read,
     /// snapshots:write, snapshots:delete, previews, usage, admin; separated by commas, may be repeated
-    #[arg(long = "scope", value_name = "SCOPE,…", value_delimiter = ',', required = true)]
+    #[arg(long = "scope", value_name = "SCOPE,…", value_delimiter = ',', required_unless_present = "dialect")]
     pub scopes: Vec<AccessScope>,
+    /// Print it in the form that clients of a foreign dialect take; it opens all that the dialect has unless --scope says
+    /// otherwise
+    #[arg(long, value_name = "DIALECT")]
+    pub dialect: Option<Dialect>,
     #[command(flatten)]
     pub narrowing: NarrowingArgs,
     /// What it is for

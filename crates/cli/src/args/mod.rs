@@ -26,7 +26,7 @@ use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use remuda_types::limits::MEMORY_MIB_DEFAULT;
 use remuda_types::{QuotaLimits, QuotaSetting, ReceiptId, SandboxId, Slot, SnapshotMode};
 
-pub use self::access::{AccountCommand, Key, KeyCreate, NarrowingArgs, OfAccount};
+pub use self::access::{AccountCommand, Dialect, Key, KeyCreate, NarrowingArgs, OfAccount};
 pub use self::deadlines::{DeadlineArgs, Timeout, milliseconds};
 use self::egress::EgressArgs;
 pub use self::execution::{Attach, Cancel, Exec, Logs};
@@ -213,6 +213,9 @@ pub struct Serve {
     /// Domain that previews are below: *.DOMAIN must lead to this server
     #[arg(long, value_name = "DOMAIN", default_value = "localhost")]
     pub preview_domain: remuda_gateway::Domain,
+    /// Do not speak the Mainbrella dialect at the root of the listener
+    #[arg(long)]
+    pub no_mainbrella: bool,
     #[command(flatten)]
     pub tls: TlsArgs,
     #[command(flatten)]

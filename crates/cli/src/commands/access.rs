@@ -3,10 +3,10 @@
 use remuda_types::wire::{
     AccessKey, AccessKeyList, AccountInfo, AccountList, CreateAccessKey, Reserved, SetAccount, Usage,
 };
-use remuda_types::{AccessKeyId, Account, IdError, Label, Narrowing};
+use remuda_types::{ACCESS_KEY_PREFIXES, AccessKeyId, AccessScope, Account, IdError, Label, Narrowing};
 
 use super::DONE;
-use crate::args::{AccountCommand, Global, Key, KeyCreate, NarrowingArgs};
+use crate::args::{AccountCommand, Dialect, Global, Key, KeyCreate, NarrowingArgs};
 use crate::connection::connect;
 use crate::failure::{Failure, USAGE};
 use crate::{failure, print};
@@ -47,14 +47,25 @@ pub async fn key(global: &Global, command: Key) -> anyhow::Result<u8> {
 }
 
 async fn create(global: &Global, args: KeyCreate) -> anyhow::Result<u8> {
+    let scopes = match args.dialect {
+        // All that the dialect has: it makes no keys.
+        Some(Dialect::Mainbrella) if args.scopes.is_empty() => {
+            AccessScope::ALL.iter().copied().filter(|scope| *scope != AccessScope::Admin).collect()
+        }
+        _ => args.scopes,
+    };
     let request = CreateAccessKey {
-        scopes: args.scopes,
+        scopes,
         narrowing: narrowing(args.narrowing),
         label: args.name,
         expires_in_ms: args.expires.map(|life| u64::try_from(life.as_millis()).unwrap_or(u64::MAX)),
         account: args.of.account,
     };
-    let made = connect(global)?.create_access_key(&request).await?;
+    let mut made = connect(global)?.create_access_key(&request).await?;
+    if let (Some(Dialect::Mainbrella), [own, foreign]) = (args.dialect, ACCESS_KEY_PREFIXES) {
+        // The same secret in other clothes.
+        made.secret = made.secret.replacen(own, foreign, 1);
+    }
     if global.json {
         print::json(&made)?;
     } else {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use remuda_gateway::{Tls, TlsError};
+use remuda_gateway::{Dialects, Tls, TlsError};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -37,6 +37,7 @@ pub async fn run(global: &Global, args: &Serve) -> anyhow::Result<u8> {
         webhooks_to_private: args.webhooks_to_private,
         webhooks_trust: args.webhooks_trust.clone(),
         preview_domain: args.preview_domain.clone(),
+        dialects: Dialects { mainbrella: !args.no_mainbrella },
         egress: args.egress.egress(),
         at_end,
     };

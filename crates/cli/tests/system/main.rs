@@ -31,6 +31,7 @@ mod keys;
 mod kill_loop;
 mod launches;
 mod lineage;
+mod mainbrella;
 mod parts;
 mod previews;
 mod programs;

@@ -93,6 +93,27 @@ pub(crate) async fn stat(
     entry(id, call(platform, caller, id, request).await?)
 }
 
+/// The last part of a path alone may be a link here: links before it are the guest's kernel's to follow.
+pub(crate) async fn stat_behind_links(
+    platform: &Platform,
+    caller: &Caller,
+    id: &SandboxId,
+    at: &FileAt,
+) -> Result<FileStat, Error> {
+    // As many as Linux follows.
+    const LINKS_MAX: usize = 40;
+    let mut at = at.clone();
+    for _ in 0..LINKS_MAX {
+        let stat = stat(platform, caller, id, &at, false).await?;
+        let Some(target) = stat.target.as_ref().filter(|_| stat.kind == FileKind::Symlink) else { return Ok(stat) };
+        at.path = match at.path.rsplit_once('/') {
+            Some((directory, _)) if !target.starts_with('/') => format!("{directory}/{target}"),
+            _ => target.clone(),
+        };
+    }
+    Err(Error::new(ErrorCode::FileNotFound, format!("{:?} is a link to too many links", at.path)))
+}
+
 pub(crate) async fn read_tree(
     platform: &Platform,
     caller: &Caller,

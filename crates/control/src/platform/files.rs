@@ -75,6 +75,15 @@ impl Platform {
         files::stat(self, caller, id, at, digest).await
     }
 
+    /// What a path of a guest leads to: where it is a link, what is behind that.
+    ///
+    /// # Errors
+    /// As for [`Platform::stat_file`]; `file_not_found` too for a link that leads nowhere or in a circle.
+    pub async fn stat_behind_links(&self, caller: &Caller, id: &SandboxId, at: &FileAt) -> Result<FileStat, Error> {
+        caller.may(Action::StatFile)?;
+        files::stat_behind_links(self, caller, id, at).await
+    }
+
     /// Removes a path of a guest.
     ///
     /// # Errors

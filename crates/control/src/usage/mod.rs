@@ -3,8 +3,10 @@
 
 mod disk;
 mod limit;
+mod month;
 mod quotas;
 mod report;
 pub(crate) mod watch;
 
+pub use month::MonthSoFar;
 pub use quotas::{Quotas, Share, Size, ended, month, refused};

@@ -10,7 +10,7 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use remuda_control::{Config, Fingerprint, Parts, Platform};
-use remuda_gateway::{Access, Domain, Front, HttpCourier, router};
+use remuda_gateway::{Access, Dialects, Domain, Front, HttpCourier, router};
 use remuda_types::limits::{KEYS_LIVE_MS_DEFAULT, RECONCILE_EVERY_MS_DEFAULT, TIMEOUT_MS_MAX_DEFAULT};
 use remuda_types::wire::{CreateAccessKey, MadeAccessKey};
 use remuda_types::{AccessScope, QuotaLimits};
@@ -55,10 +55,11 @@ impl World {
 
     /// What is served on TCP.
     pub fn router(&self) -> Router {
-        router(self.platform.clone(), Access::Keys, front())
+        router(self.platform.clone(), Access::Keys, front(), Dialects::ALL)
     }
 
     /// A request with the first key.
+    #[allow(dead_code, reason = "not every test binary needs it")]
     pub fn request(&self, method: &str, path: &str) -> http::request::Builder {
         request_with(&self.secret, method, path)
     }
@@ -73,7 +74,7 @@ impl World {
     pub async fn call_locally(&self, method: &str, path: &str, body: &Value) -> (Response<()>, Value) {
         let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json");
         let request = request.body(Body::from(body.to_string())).unwrap();
-        exchange(router(self.platform.clone(), Access::Local, front()), request).await
+        exchange(router(self.platform.clone(), Access::Local, front(), Dialects::NONE), request).await
     }
 
     /// Calls with a key, and gives status and body.
