@@ -148,8 +148,16 @@ pub(crate) fn sandbox(record: &SandboxRecord) -> Result<Sandbox, Error> {
 /// A snapshot's record as the API shows it.
 pub(crate) fn snapshot(record: &SnapshotRecord) -> Result<(Snapshot, SnapshotDoc), Error> {
     let doc: SnapshotDoc = read(&format_args!("the record of {}", record.id), &record.doc)?;
-    let shown =
-        Snapshot { state: record.state, name: record.name.clone(), labels: record.labels.clone(), ..doc.shown.clone() };
+    let shown = Snapshot {
+        state: record.state,
+        name: record.name.clone(),
+        labels: record.labels.clone(),
+        // Records of earlier builds say these in the document alone.
+        memory_mib: doc.memory_mib,
+        internet: doc.internet,
+        base: Some(doc.fingerprint.base.clone()),
+        ..doc.shown.clone()
+    };
     Ok((shown.judged(), doc))
 }
 

@@ -230,6 +230,8 @@ pub(crate) struct SnapshotCell {
     inner: Mutex<SnapshotInner>,
     /// Tells that what became of it is on record.
     settled: watch::Sender<()>,
+    /// Held while its labels are written down.
+    pub(crate) labelling: tokio::sync::Mutex<()>,
 }
 
 /// What changes of a snapshot.
@@ -247,7 +249,7 @@ impl SnapshotCell {
     pub(crate) fn new(account: Account, doc: SnapshotDoc) -> Arc<SnapshotCell> {
         let id = doc.shown.id.clone();
         let inner = Mutex::new(SnapshotInner { doc, readers: 0, unwritten: false });
-        Arc::new(SnapshotCell { id, account, inner, settled: watch::Sender::new(()) })
+        Arc::new(SnapshotCell { id, account, inner, settled: watch::Sender::new(()), labelling: Default::default() })
     }
 
     pub(crate) fn inner(&self) -> MutexGuard<'_, SnapshotInner> {

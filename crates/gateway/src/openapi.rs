@@ -199,6 +199,7 @@ mod tests {
             "PUT /v1/sandboxes/{id}/files/tar",
             "GET /v1/snapshots",
             "GET /v1/snapshots/{snapshot}",
+            "PATCH /v1/snapshots/{snapshot}",
             "POST /v1/operations/cancel",
             "POST /v1/sandboxes",
             "POST /v1/sandboxes/{id}/deadline",

@@ -119,7 +119,7 @@ fn guarded_routes() -> OpenApiRouter<Platform> {
         .routes(routes!(snapshots::capture))
         .routes(routes!(snapshots::fork))
         .routes(routes!(snapshots::list))
-        .routes(routes!(snapshots::show, snapshots::remove))
+        .routes(routes!(snapshots::show, snapshots::update, snapshots::remove))
         .routes(routes!(snapshots::restore))
         .routes(routes!(snapshots::verify))
         .routes(routes!(snapshots::diff))

@@ -8,7 +8,7 @@ use remuda_control::{Platform, SnapshotsWanted};
 use remuda_types::error::ErrorBody;
 use remuda_types::wire::{
     CreateSnapshot, Fork, ForkSandbox, RestoreSnapshot, Sandbox, Snapshot, SnapshotDiff, SnapshotList, SnapshotRemoval,
-    Verification,
+    UpdateSnapshot, Verification,
 };
 use remuda_types::{SandboxId, SnapshotState};
 use serde::Deserialize;
@@ -105,6 +105,20 @@ pub(crate) async fn show(
     QueryOf(query): QueryOf<WaitQuery>,
 ) -> Answer<Json<Snapshot>> {
     Ok(Json(platform.snapshot(&caller, &of.snapshot, wait(query.wait_ms)?).await?))
+}
+
+/// Sets and removes labels of a snapshot. What was captured never changes.
+#[utoipa::path(patch, path = "/v1/snapshots/{snapshot}", operation_id = "update_snapshot", tag = "snapshots", params(OfSnapshot, WithKey),
+    request_body = UpdateSnapshot, responses(
+    (status = 200, description = "It has these labels.", body = Snapshot),
+    (status = "default", description = "An error.", body = ErrorBody)))]
+pub(crate) async fn update(
+    State(platform): State<Platform>,
+    Calling(call): Calling,
+    of: OfSnapshot,
+    JsonBody(request): JsonBody<UpdateSnapshot>,
+) -> Answer<Response> {
+    Ok(told(StatusCode::OK, platform.update_snapshot(&call, &of.snapshot, request).await))
 }
 
 /// Deletes a snapshot. Sandboxes that stand on it go on.

@@ -94,6 +94,7 @@ actions! {
     CreateSnapshot "create_snapshot" Needs::Scopes(&[SnapshotsWrite]);
     ListSnapshots "list_snapshots" Needs::Scopes(&[SnapshotsRead]);
     ShowSnapshot "show_snapshot" Needs::Scopes(&[SnapshotsRead]);
+    UpdateSnapshot "update_snapshot" Needs::Scopes(&[SnapshotsRead, SnapshotsWrite]);
     RemoveSnapshot "remove_snapshot" Needs::Scopes(&[SnapshotsDelete]);
     // Whoever restores a snapshot reads all that is in it.
     RestoreSnapshot "restore_snapshot" Needs::Scopes(&[SandboxesWrite, SnapshotsRead]);

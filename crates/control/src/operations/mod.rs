@@ -24,6 +24,7 @@ pub(crate) mod search;
 pub(crate) mod start;
 pub(crate) mod stop;
 pub(crate) mod unpack_tree;
+pub(crate) mod update_snapshot;
 pub(crate) mod verify;
 pub(crate) mod webhooks;
 pub(crate) mod write_file;

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use remuda_journal::{Cursor, Paging, SnapshotFilter, Whose};
 use remuda_types::limits::WAIT_MS_MAX;
 use remuda_types::wire::{
-    CreateSnapshot, Fork, ForkSandbox, RestoreSnapshot, Sandbox, Snapshot, SnapshotList, SnapshotRemoval, Verification,
+    CreateSnapshot, Fork, ForkSandbox, RestoreSnapshot, Sandbox, Snapshot, SnapshotList, SnapshotRemoval,
+    UpdateSnapshot, Verification,
 };
 use remuda_types::{Error, ErrorCode, SandboxId, SnapshotState};
 use tokio::sync::watch;
@@ -19,6 +20,7 @@ use crate::operations::capture::Take;
 use crate::operations::fork::ForkOnce;
 use crate::operations::remove_snapshot::RemoveSnapshot;
 use crate::operations::restore::Restore;
+use crate::operations::update_snapshot::Update;
 use crate::operations::verify::Verify;
 use crate::records;
 
@@ -46,6 +48,15 @@ pub struct SnapshotsWanted {
 }
 
 impl Platform {
+    /// Sets and removes labels of a snapshot.
+    ///
+    /// # Errors
+    /// `snapshot_not_found`, `limit_reached`, `invalid_request`; `wrong_state` for one that is gone; `forbidden` where the
+    /// caller would not see it afterwards.
+    pub async fn update_snapshot(&self, call: &Call, snapshot: &str, request: UpdateSnapshot) -> Answered<Snapshot> {
+        operate(self, call, Update { snapshot: snapshot.to_owned(), request }).await
+    }
+
     /// Captures a sandbox; the snapshot is active when this returns, or is on its way to that where the request says that
     /// the call waits no longer.
     ///

@@ -107,6 +107,15 @@ pub struct Snapshot {
     pub source: SandboxId,
     /// When the capture was admitted, in Unix milliseconds.
     pub created_at_ms: i64,
+    /// Memory limit of its source, and so of what is restored from it, in MiB.
+    #[serde(default)]
+    pub memory_mib: u32,
+    /// Whether its source reaches the internet, and so does what is restored from it.
+    #[serde(default)]
+    pub internet: bool,
+    /// The base image that it stands on, by digest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
     /// Its labels.
     #[serde(default)]
     #[schema(inline)]
@@ -145,6 +154,15 @@ impl Snapshot {
         self.restorable = self.state == SnapshotState::Active && whole && self.damage.is_none();
         self
     }
+}
+
+/// `PATCH /v1/snapshots/{snapshot}`: other labels. What was captured never changes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UpdateSnapshot {
+    /// Labels by name: a value sets one, null removes one; those that are not named stay.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, Option<String>>,
 }
 
 /// `GET /v1/snapshots`.

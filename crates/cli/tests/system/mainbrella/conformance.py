@@ -1,8 +1,12 @@
 """Calls every public method of the package `mainbrella` against a server, and says what came of it, one line each:
 method, what was tried, result. Ends with 1 where anything was not as it should be."""
 
+import hmac
+import inspect
+import io
 import os
 import sys
+import tarfile
 import time
 import urllib.error
 import urllib.request
@@ -14,6 +18,7 @@ from mainbrella import Mainbrella, MainbrellaError
 KEY, URL = os.environ["MAINBRELLA_API_KEY"], os.environ["MAINBRELLA_API_URL"]
 UNKNOWN = "0" * 8 + "-0000-4000-8000-" + "0" * 12
 failed = False
+called = set()
 
 
 def case(method, tried):
@@ -21,6 +26,7 @@ def case(method, tried):
 
     def run(function):
         global failed
+        called.add(method)
         try:
             function()
             result = "ok"
@@ -410,7 +416,158 @@ def _():
     refused("invalid_preview_identity", 0, sandbox.previews.revoke, "x")
 
 
-# MORE
+@case("Sandbox.events", "its beginning, in order, and on from a cursor; a generation that never was")
+def _():
+    page = sandbox.events()
+    assert [event["type"] for event in page["events"]] == ["starting", "started"], page
+    first, second = page["events"]
+    assert first["sequence"] < second["sequence"] == page["nextCursor"] and first["createdAt"] == sandbox.created_at
+    assert [event["id"] for event in sandbox.events(cursor=first["sequence"])["events"]] == [second["id"]]
+    one = sandbox.events(limit=1)
+    assert (len(one["events"]), one["hasMore"]) == (1, True)
+    refused("invalid_cursor", 400, sandbox.events, cursor=1_000_000)
+    stale = client.connect(sandbox.id, "2020-01-01T00:00:00.000Z")
+    refused("generation_not_found", 404, stale.events)
+
+
+@case("Sandbox.export_workspace", "with what is in it, names and modes")
+def _():
+    assert sandbox.commands.run("mkdir -p export && echo kept > export/file && ln -s file export/link")["exitCode"] == 0
+    archive = tarfile.open(fileobj=io.BytesIO(sandbox.export_workspace()), mode="r:gz")
+    names = {name.removeprefix("./") for name in archive.getnames()}
+    assert {"export/file", "export/link", "moved"} <= names, names
+    kept = next(member for member in archive.getmembers() if member.name.endswith("export/file"))
+    assert archive.extractfile(kept).read() == b"kept\n"
+
+
+save_key = str(uuid.uuid4())
+sandbox.commands.run("echo saved > /workspace/state; nohup sleep 1000 >/dev/null 2>&1 & echo $! > /workspace/pid")
+still_there = '[ "$(cat /proc/$(cat /workspace/pid)/comm)" = sleep ]'
+saved = sandbox.save_workspace("Project files", idempotency_key=save_key)
+
+
+@case("Sandbox.save_workspace", "once under its key; another under the same; a container that is none")
+def _():
+    assert (saved["status"], saved["name"], saved["archived"]) == ("ready", "Project files", False)
+    assert saved["source"] == {"id": sandbox.id, "createdAt": sandbox.created_at} and saved["size"] == "lite"
+    assert sandbox.save_workspace("Project files", idempotency_key=save_key)["id"] == saved["id"]
+    assert len(client.workspaces.list()["workspaces"]) == 1
+    refused("idempotency_key_conflict", 409, sandbox.save_workspace, "Other", idempotency_key=save_key)
+    stale = client.connect(sandbox.id, "2020-01-01T00:00:00.000Z")
+    refused("container_not_running", 409, stale.save_workspace, "Stale")
+    refused("invalid_request", 400, sandbox.save_workspace, " padded ")
+    assert sandbox.commands.run("echo goes on")["stdout"] == "goes on\n"
+
+
+@case("Sandbox.save_workspace", "and ended afterwards, once, never the next one in its slot")
+def _():
+    own = client.create(catalog_id="node")
+    own.files.write("/workspace/mine", b"mine")
+    key = str(uuid.uuid4())
+    first = own.save_workspace("And stop", stop=True, idempotency_key=key)
+    assert (first["stopRequested"], first["stopCompleted"]) == (True, True)
+    successor = client.create(catalog_id="node")
+    again = own.save_workspace("And stop", stop=True, idempotency_key=key)
+    assert (again["id"], again["stopCompleted"]) == (first["id"], True)
+    assert successor.id == own.id and successor.commands.run("true")["exitCode"] == 0
+    successor.kill()
+    client.workspaces.delete(first["id"])
+
+
+@case("Mainbrella.workspaces.list", "with what is used and what may be")
+def _():
+    told = client.workspaces.list()
+    assert [one["id"] for one in told["workspaces"]] == [saved["id"]]
+    assert told["usage"]["saved"] == 1 < told["limits"]["maxSaved"]
+
+
+@case("Mainbrella.workspaces.get", "by its id; one that is none")
+def _():
+    assert client.workspaces.get(saved["id"])["id"] == saved["id"]
+    refused("workspace_not_found", 404, client.workspaces.get, UNKNOWN)
+    refused("invalid_workspace_identity", 0, client.workspaces.get, "x")
+
+
+@case("Mainbrella.workspaces.update", "its name, and whether it is archived; one that is none")
+def _():
+    assert client.workspaces.update(saved["id"], name="Renamed")["name"] == "Renamed"
+    assert client.workspaces.update(saved["id"], archived=True)["archived"] is True
+    refused("workspace_not_ready", 409, client.workspaces.restore, saved["id"])
+    assert client.workspaces.update(saved["id"], archived=False)["archived"] is False
+    refused("workspace_not_found", 404, client.workspaces.update, UNKNOWN, name="a")
+
+
+@case("Mainbrella.workspaces.restore", "its files, without its processes, once under its key; sizes that differ; one that is none")
+def _():
+    key = str(uuid.uuid4())
+    with client.workspaces.restore(saved["id"], idempotency_key=key) as restored:
+        assert restored.workspace_id == saved["id"]
+        assert restored.files.read("/workspace/state") == b"saved\n"
+        assert restored.commands.run(still_there)["exitCode"] == 1
+        again = client.workspaces.restore(saved["id"], idempotency_key=key)
+        assert (again.id, again.created_at) == (restored.id, restored.created_at)
+        refused("idempotency_key_conflict", 409, client.create, catalog_id="node", idempotency_key=key)
+    refused("workspace_policy_conflict", 409, client.workspaces.restore, saved["id"], size="xl")
+    refused("workspace_not_found", 404, client.workspaces.restore, UNKNOWN)
+
+
+@case("Mainbrella.request", "a save with memory, whose restore goes on in the middle of its work")
+def _():
+    assert capabilities["persistence"]["memory"] is True
+    body = {"id": sandbox.id, "createdAt": sandbox.created_at, "name": "Running", "memory": True}
+    whole = client.request("/workspaces", "POST", body, {"Idempotency-Key": str(uuid.uuid4())})
+    with client.workspaces.restore(whole["id"]) as restored:
+        assert restored.commands.run(still_there)["exitCode"] == 0
+    client.workspaces.delete(whole["id"])
+
+
+@case("Mainbrella.workspaces.delete", "and it can't be restored; as often as wanted; one that is none")
+def _():
+    for _ in range(2):
+        assert client.workspaces.delete(saved["id"])["deleted"] is True
+    assert client.workspaces.list()["workspaces"] == []
+    refused("workspace_not_found", 404, client.workspaces.restore, saved["id"])
+    refused("workspace_not_found", 404, client.workspaces.delete, UNKNOWN)
+
+
+@case("Sandbox.metrics", "off, and told so")
+def _():
+    assert capabilities["observability"]["metrics"] is False
+    refused("metrics_unavailable", 503, sandbox.metrics)
+
+
+@case("Sandbox.webhook.configure", "off, and told so")
+def _():
+    assert capabilities["observability"]["webhooks"] is False
+    refused("webhooks_not_configured", 503, sandbox.webhook.configure, "https://relay.example.com/hook")
+
+
+@case("Sandbox.webhook.get", "off: there is none")
+def _():
+    assert sandbox.webhook.get() == {"webhook": None}
+
+
+@case("Sandbox.webhook.remove", "off: there is none to remove")
+def _():
+    assert sandbox.webhook.remove() == {"removed": True}
+
+
+@case("Sandbox.webhook.deliveries", "off: there are none")
+def _():
+    assert sandbox.webhook.deliveries() == {"deliveries": []}
+
+
+@case("Sandbox.webhook.retry", "off: there is nothing to deliver again")
+def _():
+    refused("delivery_not_found", 404, sandbox.webhook.retry, UNKNOWN)
+
+
+@case("verify_webhook_signature", "of the client alone: one that is right, and one that is not")
+def _():
+    body, secret, now = b"{}", "mbwh_" + "0" * 64, 1_700_000_000
+    signed = hmac.new(secret.encode(), f"{now}.".encode() + body, "sha256").hexdigest()
+    assert mainbrella.verify_webhook_signature(body, f"t={now},v1={signed}", secret, now=now) is True
+    assert not mainbrella.verify_webhook_signature(b"{ }", f"t={now},v1={signed}", secret, now=now)
 
 
 @case("Sandbox.kill", "until it is gone, and nobody else's; what is gone is told as gone")
@@ -430,6 +587,32 @@ def _():
         listed = client.list()["containers"]
         assert [one["id"] for one in listed] == [own.id]
     assert client.list()["containers"] == []
+
+
+# Every public method of the package, by what the package itself says that it has.
+PARTS = {
+    "Mainbrella": type(client),
+    "Mainbrella.workspaces": type(client.workspaces),
+    "Sandbox": type(sandbox),
+    "Sandbox.files": type(sandbox.files),
+    "Sandbox.commands": type(sandbox.commands),
+    "Sandbox.previews": type(sandbox.previews),
+    "Sandbox.webhook": type(sandbox.webhook),
+    "Execution": type(serving),
+    "Execution.stdin": type(serving.stdin),
+}
+
+
+@case("mainbrella", "every public method of the package is among these")
+def _():
+    public = {
+        f"{part}.{name}"
+        for part, kind in PARTS.items()
+        for name, _ in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_")
+    }
+    assert public <= called, public - called
+    assert len(public) > 35, len(public)
 
 
 sys.exit(1 if failed else 0)

@@ -6,6 +6,7 @@ use remuda_types::limits;
 use serde_json::{Value, json};
 
 use super::answer::told;
+use super::events;
 use super::exec::{COMMAND_BYTES_MAX, FOREGROUND_MS_MAX};
 use super::executions::{MANAGED_MS_MAX, STDIN_BYTES_MAX};
 use super::files::{FILE_BYTES_MAX, PATH_BYTES_MAX};
@@ -19,6 +20,7 @@ pub(super) fn capabilities(platform: &Platform) -> Response {
     let native = platform.capabilities();
     let outbound = native.features.get("internet").copied().unwrap_or(false);
     let keys_live_ms = native.limits.get("keys_live_ms").copied().unwrap_or(0);
+    let events_ms = platform.journal().settings().retention.events_ms;
     told(
         200,
         &json!({
@@ -35,20 +37,20 @@ pub(super) fn capabilities(platform: &Platform) -> Response {
             "files": files(),
             "persistence": {
                 "filesystemAfterStop": false,
-                "snapshots": false,
-                "workspaces": false,
-                "exports": false,
-                "memory": false,
+                "snapshots": true,
+                "workspaces": true,
+                "exports": true,
+                "memory": true,
                 "volumes": false,
             },
             "observability": {
-                "lifecycleEvents": false,
+                "lifecycleEvents": true,
                 "activityWebSocket": false,
                 "metrics": false,
                 "webhooks": false,
                 "otlp": false,
-                "eventRetentionMs": 0,
-                "maxLifecycleEvents": 0,
+                "eventRetentionMs": events_ms,
+                "maxLifecycleEvents": events::KINDS_MAX,
                 "maxMetricRangeMs": 0,
                 "metricBucketMs": 0,
             },

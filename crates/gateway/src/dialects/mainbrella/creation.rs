@@ -1,17 +1,19 @@
 //! `POST /containers`: a container from the catalog, once for each key. A creation that is under way is told as such, and one
 //! whose container is gone is never made again.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use remuda_control::{Answered, Call};
-use remuda_types::wire::{CreateSandbox, Labels, Operation, Sandbox};
-use remuda_types::{Error, ErrorCode, Key, OperationState, SandboxId, SandboxState};
+use remuda_types::wire::{CreateSandbox, Labels, Operation, RestoreSnapshot, Sandbox};
+use remuda_types::{Error, ErrorCode, Key, OperationState, SandboxId, SandboxState, SnapshotId};
 use serde_json::{Map, Value, json};
 
 use super::answer::{CONTAINERS, Refusal, Told, told};
-use super::body;
 use super::enter::Asked;
 use super::sizes::{SIZES, Size};
 use super::status::{self, CATALOG, IDLE_MS, IMAGES, NAME, SIZE};
+use super::{body, workspaces};
 
 /// Longest name, in characters.
 const NAME_CHARS_MAX: usize = 80;
@@ -24,15 +26,66 @@ pub(super) async fn create(asked: Asked, body: Body) -> Told {
     let object = body::object(body, BODY_BYTES_MAX, &MEMBERS).await?;
     let call = Call { caller: asked.caller.clone(), key: key.clone() };
     let session_ms = asked.platform.timeout_ms_max();
-    let request = request(&object, session_ms)?;
-    let made = asked.platform.create(&call, request).await;
-    finish(&asked, "create", key.as_ref(), made).await
+    let wanted = wanted(&object, session_ms)?;
+    let (kind, other) = match &wanted {
+        Wanted::Fresh(_) => (CREATE, RESTORE),
+        Wanted::Restored(_) => (RESTORE, CREATE),
+    };
+    // A key is for one creation, from whatever. Ours is for one of each kind.
+    if let Some(key) = &key
+        && operation(&asked, other, key).await?.is_some()
+    {
+        return Err(Refusal::new(409, "idempotency_key_conflict"));
+    }
+    let made = match wanted {
+        Wanted::Fresh(request) => asked.platform.create(&call, *request).await,
+        Wanted::Restored(restore) => {
+            let known = match &key {
+                Some(key) => operation(&asked, RESTORE, key).await?.is_some(),
+                None => false,
+            };
+            // What was done already is told, whatever has become of the workspace.
+            if !known {
+                restore.preflight(&asked).await?;
+            }
+            asked.platform.restore(&call, restore.snapshot.as_str(), restore.request).await
+        }
+    };
+    finish(&asked, kind, key.as_ref(), made).await
 }
 
+/// What our operations are called that make a container.
+const CREATE: &str = "create";
+const RESTORE: &str = "restore";
+
 /// What is asked for, in our words.
-fn request(object: &Map<String, Value>, session_ms: u64) -> Result<CreateSandbox, Refusal> {
-    let origins = ["catalogId", "imageId", "workspaceId"].map(|name| body::text(object, name));
-    let [catalog, image, workspace] = origins;
+enum Wanted {
+    Fresh(Box<CreateSandbox>),
+    Restored(Box<Restore>),
+}
+
+/// A container from a workspace.
+struct Restore {
+    snapshot: SnapshotId,
+    request: RestoreSnapshot,
+    size: Option<&'static Size>,
+    internet: Option<bool>,
+}
+
+impl Restore {
+    /// Whether the workspace can become what is asked for.
+    async fn preflight(&self, asked: &Asked) -> Result<(), Refusal> {
+        let found = asked.platform.snapshot(&asked.caller, self.snapshot.as_str(), Duration::ZERO).await;
+        let snapshot = found.map_err(|e| match e.code {
+            ErrorCode::SnapshotNotFound => workspaces::not_found(),
+            _ => CONTAINERS.of(&e),
+        })?;
+        workspaces::preflight(&snapshot, self.size, self.internet)
+    }
+}
+
+fn wanted(object: &Map<String, Value>, session_ms: u64) -> Result<Wanted, Refusal> {
+    let [catalog, image, workspace] = ["catalogId", "imageId", "workspaceId"].map(|name| body::text(object, name));
     let (catalog, image, workspace) = (catalog?, image?, workspace?);
     if [&catalog, &image, &workspace].into_iter().flatten().count() > 1 {
         return Err(Refusal::new(400, CONTAINERS.invalid));
@@ -41,33 +94,40 @@ fn request(object: &Map<String, Value>, session_ms: u64) -> Result<CreateSandbox
     if let Some(name) = name(object)? {
         labels.insert(NAME.to_owned(), name);
     }
-    let size = size(object)?.unwrap_or(&SIZES[0]);
-    let internet = internet(object)?;
+    let (size, internet) = (size(object)?, internet(object)?);
+    let (timeout_ms, idle_timeout_ms) = (Some(session_ms), Some(IDLE_MS.min(session_ms)));
     if image.is_some() {
         return Err(Refusal::new(404, "image_not_found"));
     }
-    if workspace.is_some() {
-        return Err(Refusal::new(404, "workspace_not_found"));
+    if let Some(workspace) = workspace {
+        let snapshot = workspaces::id_of(&workspace).ok_or_else(workspaces::not_found)?;
+        if let Some(size) = size {
+            labels.insert(SIZE.to_owned(), size.id.to_owned());
+        }
+        let request = RestoreSnapshot { labels, timeout_ms, idle_timeout_ms, ..RestoreSnapshot::default() };
+        return Ok(Wanted::Restored(Box::new(Restore { snapshot, request, size, internet })));
     }
     let catalog = catalog.unwrap_or_else(|| IMAGES[0].0.to_owned());
     if !IMAGES.iter().any(|(id, _)| *id == catalog) {
         return Err(Refusal::new(404, "image_not_found"));
     }
+    let size = size.unwrap_or(&SIZES[0]);
     labels.insert(CATALOG.to_owned(), catalog);
     labels.insert(SIZE.to_owned(), size.id.to_owned());
-    Ok(CreateSandbox {
+    let (memory_mib, disk_mib) = (Some(size.memory_mib), Some(size.disk_mib()));
+    Ok(Wanted::Fresh(Box::new(CreateSandbox {
         labels,
-        memory_mib: Some(size.memory_mib),
-        disk_mib: Some(size.disk_mib()),
-        timeout_ms: Some(session_ms),
-        idle_timeout_ms: Some(IDLE_MS.min(session_ms)),
+        memory_mib,
+        disk_mib,
+        timeout_ms,
+        idle_timeout_ms,
         internet,
         ..CreateSandbox::default()
-    })
+    })))
 }
 
 /// The member `name`: a text without control characters and without space around it.
-fn name(object: &Map<String, Value>) -> Result<Option<String>, Refusal> {
+pub(super) fn name(object: &Map<String, Value>) -> Result<Option<String>, Refusal> {
     let Some(name) = body::text(object, "name")? else { return Ok(None) };
     let good = (1..=NAME_CHARS_MAX).contains(&name.chars().count())
         && name.trim() == name
@@ -163,10 +223,15 @@ fn refused(e: &Error, operation: Option<&Operation>) -> Refusal {
         (ErrorCode::InvalidRequest, _) if e.message.starts_with("internet:") => {
             Refusal::new(503, "network_policy_unavailable")
         }
+        (ErrorCode::SnapshotNotFound, _) => workspaces::not_found(),
+        (ErrorCode::SnapshotNotActive | ErrorCode::SnapshotDamaged, _) => Refusal::new(409, "workspace_not_ready"),
+        (ErrorCode::EngineMismatch, _) => Refusal::new(409, "workspace_image_incompatible"),
         _ => match operation.filter(|operation| operation.state != OperationState::Pending) {
             // The key has its outcome, and it is this one.
             Some(operation) if e.code != ErrorCode::IdempotencyKeyConflict => {
-                let refusal = Refusal::new(409, "creation_no_longer_running");
+                let restoring = operation.kind == RESTORE;
+                let word = if restoring { "workspace_restore_failed" } else { "creation_no_longer_running" };
+                let refusal = Refusal::new(409, word);
                 refusal.with("creation", creation(operation, operation.made.sandbox.as_ref(), "stopped"))
             }
             _ => CONTAINERS.of(e),
@@ -176,14 +241,17 @@ fn refused(e: &Error, operation: Option<&Operation>) -> Refusal {
 
 #[cfg(test)]
 mod tests {
+    use axum::response::IntoResponse as _;
+
     use super::*;
 
     fn read(text: &str) -> Result<CreateSandbox, u16> {
         let object = serde_json::from_str(text).unwrap();
-        request(&object, 3_600_000).map_err(|refusal| {
-            use axum::response::IntoResponse as _;
-            refusal.into_response().status().as_u16()
-        })
+        match wanted(&object, 3_600_000) {
+            Ok(Wanted::Fresh(request)) => Ok(*request),
+            Ok(Wanted::Restored(_)) => panic!("{text} makes nothing fresh"),
+            Err(refusal) => Err(refusal.into_response().status().as_u16()),
+        }
     }
 
     #[test]
@@ -200,6 +268,7 @@ mod tests {
         for (wrong, status) in [
             (r#"{"catalogId":"rust"}"#, 404),
             (r#"{"imageId":"x"}"#, 404),
+            (r#"{"workspaceId":"x"}"#, 404),
             (r#"{"catalogId":"node","imageId":"x"}"#, 400),
             (r#"{"size":"huge"}"#, 400),
             (r#"{"size":1}"#, 400),

@@ -15,7 +15,10 @@ use tokio_util::sync::CancellationToken;
 use super::answer::{Refusal, Told};
 use super::query::Query;
 use super::routes::{Name, Names, ROUTES, Route};
-use super::{capabilities, containers, creation, exec, executions, files, filesystem, ids, previews};
+use super::{
+    capabilities, containers, creation, events, exec, executions, export, files, filesystem, ids, off, previews,
+    workspaces,
+};
 use crate::auth::secret_of;
 use crate::calling::IDEMPOTENCY_KEY;
 use crate::front::Front;
@@ -205,6 +208,20 @@ async fn answer(name: Name, asked: Asked, body: Body) -> Told {
         Name::CreatePreview => previews::create(asked, body).await,
         Name::ListPreviews => previews::list(asked).await,
         Name::RevokePreview => previews::revoke(asked).await,
+        Name::Events => events::read(asked).await,
+        Name::Metrics => off::metrics(asked).await,
+        Name::Webhook => off::webhook(asked).await,
+        Name::SetWebhook => off::no_webhooks(asked).await,
+        Name::RemoveWebhook => off::remove_webhook(asked).await,
+        Name::Deliveries => off::deliveries(asked).await,
+        Name::Retry => off::retry(asked).await,
+        Name::Export => export::export(asked).await,
+        Name::ListWorkspaces => workspaces::list(asked).await,
+        Name::SaveWorkspace => workspaces::save(asked, body).await,
+        Name::ShowWorkspace => workspaces::get(asked).await,
+        Name::UpdateWorkspace => workspaces::update(asked, body).await,
+        Name::DeleteWorkspace => workspaces::delete(asked).await,
+        Name::ListImages => off::images(asked).await,
         Name::ReadFile => files::read(asked).await,
         Name::WriteFile => files::write(asked, body).await,
     }

@@ -16,6 +16,7 @@ const PREVIEW_MARK: u128 = 0x0a1_1f0d;
 pub(super) enum Kind {
     Execution = 0x15,
     Snapshot = 0x2a,
+    Event = 0x33,
 }
 
 /// The slot that a container's id means: `small`, or `c1` to `c999`.

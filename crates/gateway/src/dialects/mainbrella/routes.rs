@@ -30,6 +30,20 @@ pub(super) enum Name {
     CreatePreview,
     ListPreviews,
     RevokePreview,
+    Events,
+    Metrics,
+    Webhook,
+    SetWebhook,
+    RemoveWebhook,
+    Deliveries,
+    Retry,
+    Export,
+    ListWorkspaces,
+    SaveWorkspace,
+    ShowWorkspace,
+    UpdateWorkspace,
+    DeleteWorkspace,
+    ListImages,
 }
 
 /// Whether a call names a generation in its query.
@@ -70,6 +84,9 @@ const FILES_LIST: &str = "/containers/files/list";
 const FILES_STAT: &str = "/containers/files/stat";
 const FILES_REMOVE: &str = "/containers/files/remove";
 const PREVIEWS: &str = "/containers/previews";
+const WEBHOOK: &str = "/containers/webhook";
+const WORKSPACES: &str = "/workspaces";
+const WORKSPACE: &str = "/workspaces/{workspace}";
 
 const fn route(
     name: Name,
@@ -109,10 +126,24 @@ pub(super) const ROUTES: &[Route] = &[
     route(Name::CreatePreview, Method::POST, PREVIEWS, Names::Generation, &[], REQUEST),
     route(Name::ListPreviews, Method::GET, PREVIEWS, Names::Generation, &[], REQUEST),
     route(Name::RevokePreview, Method::DELETE, PREVIEWS, Names::Generation, &["previewId"], REQUEST),
+    route(Name::Events, Method::GET, "/containers/events", Names::Generation, &["cursor", "limit"], REQUEST),
+    route(Name::Metrics, Method::GET, "/containers/metrics", Names::Generation, &["from", "to"], REQUEST),
+    route(Name::Webhook, Method::GET, WEBHOOK, Names::Generation, &[], REQUEST),
+    route(Name::SetWebhook, Method::PUT, WEBHOOK, Names::Generation, &[], REQUEST),
+    route(Name::RemoveWebhook, Method::DELETE, WEBHOOK, Names::Generation, &[], REQUEST),
+    route(Name::Deliveries, Method::GET, "/containers/webhook/deliveries", Names::Generation, &[], REQUEST),
+    route(Name::Retry, Method::POST, "/containers/webhook/retry", Names::Generation, &[], REQUEST),
+    route(Name::Export, Method::GET, "/containers/export", Names::Generation, &[], REQUEST),
+    route(Name::ListWorkspaces, Method::GET, WORKSPACES, Names::Nothing, &[], REQUEST),
+    route(Name::SaveWorkspace, Method::POST, WORKSPACES, Names::Nothing, &[], REQUEST),
+    route(Name::ShowWorkspace, Method::GET, WORKSPACE, Names::Nothing, &[], REQUEST),
+    route(Name::UpdateWorkspace, Method::PATCH, WORKSPACE, Names::Nothing, &[], REQUEST),
+    route(Name::DeleteWorkspace, Method::DELETE, WORKSPACE, Names::Nothing, &[], REQUEST),
+    route(Name::ListImages, Method::GET, "/images", Names::Nothing, &[], REQUEST),
 ];
 
 /// Below which paths everything is this dialect's.
-pub(super) const FAMILIES: &[&str] = &["/containers/{*rest}", "/workspaces/{*rest}", "/images", "/images/{*rest}"];
+pub(super) const FAMILIES: &[&str] = &["/containers/{*rest}", "/workspaces/{workspace}/{*rest}", "/images/{*rest}"];
 
 /// Each path once.
 pub(super) fn paths() -> Vec<&'static str> {
