@@ -43,6 +43,7 @@ KINDS = {
     "renew_preview": "renew_preview",
     "rotate_preview": "rotate_preview",
     "remove_snapshot": "remove_snapshot",
+    "update_snapshot": "update_snapshot",
     "restore_snapshot": "restore",
     "verify_snapshot": "verify",
     "import_snapshot": "import",

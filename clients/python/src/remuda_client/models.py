@@ -1457,6 +1457,9 @@ class SetDeadline(TypedDict):
 class Snapshot(TypedDict):
     """A snapshot."""
 
+    # The base image that it stands on, by digest.
+    base: NotRequired[str | None]
+
     # Bytes captured: the layer's files and the memory image. Of a fork's own snapshot, once its memory is gone, those
     # of the layer.
     bytes: int
@@ -1479,6 +1482,9 @@ class Snapshot(TypedDict):
     # Its id.
     id: SnapshotId
 
+    # Whether its source reaches the internet, and so does what is restored from it.
+    internet: NotRequired[bool]
+
     labels: NotRequired[dict[str, str]]
 
     # Its launch recipe.
@@ -1486,6 +1492,9 @@ class Snapshot(TypedDict):
 
     # Whether its memory image is still kept; a fork's own snapshot loses it once all branches are bound.
     memory_kept: bool
+
+    # Memory limit of its source, and so of what is restored from it, in MiB.
+    memory_mib: NotRequired[int]
 
     # What it holds.
     mode: SnapshotMode
@@ -1680,6 +1689,13 @@ class UnpackedTree(TypedDict):
 
     # What the archive says that it lacks, one sentence each.
     skipped: list[str]
+
+
+class UpdateSnapshot(TypedDict):
+    """`PATCH /v1/snapshots/{snapshot}`: other labels. What was captured never changes."""
+
+    # Labels by name: a value sets one, null removes one; those that are not named stay.
+    labels: NotRequired[dict[str, str | None]]
 
 
 class Usage(TypedDict):

@@ -1062,6 +1062,26 @@ class AsyncCalls(AsyncTransport):
         answer: models.SnapshotRemoval = await self._json(call)
         return answer
 
+    async def update_snapshot(
+        self,
+        snapshot: str,
+        *,
+        labels: Mapping[str, str | None] | None = None,
+        key: str | None = None,
+    ) -> models.Snapshot:
+        """Sets and removes labels of a snapshot. What was captured never changes. Needs the scopes
+        `snapshots:read` and `snapshots:write`. (`PATCH /v1/snapshots/{snapshot}`)
+        """
+        call = Call(
+            "PATCH",
+            f"/v1/snapshots/{segment(snapshot)}",
+            json={"labels": labels},
+            kind="update_snapshot",
+            key=key,
+        )
+        answer: models.Snapshot = await self._json(call)
+        return answer
+
     async def diff_snapshot(
         self,
         snapshot: str,
