@@ -135,8 +135,6 @@ async fn a_site_is_developed_through_previews_in_the_source_and_in_three_branche
     sockets_went_there(&mut browser, "source", &origin);
     write(&api, &id, "style.css", SITE[4].1).await;
     browser.close("source");
-    // What is open into a sandbox while it is captured is cut off in the copies.
-    api.sh(&id, "while grep -q ':1435 .* 01 ' /proc/net/tcp /proc/net/tcp6; do sleep 0.05; done").await;
 
     let forked = api.client.fork(&id, &fork_of(3)).await.unwrap();
     let ids = forked.branches.into_iter().map(|branch| match branch {
