@@ -19,18 +19,18 @@ struct Environment {
     packages: &'static [&'static str],
     requirements: &'static [&'static str],
     tests: &'static [Suite],
+    /// When it is needed.
+    which: Which,
 }
 
 /// A directory of tests.
 struct Suite {
     package: &'static str,
     directory: &'static str,
-    /// Whether some of them, marked `soak`, take too long for every run.
-    has_long: bool,
 }
 
 const fn suite(package: &'static str) -> Suite {
-    Suite { package, directory: "tests", has_long: false }
+    Suite { package, directory: "tests" }
 }
 
 /// Which tests are run.
@@ -60,12 +60,14 @@ const ENVIRONMENTS: &[Environment] = &[
             "pytest-timeout>=2,<3",
         ],
         tests: &[suite(CLIENT), suite(DEEP_AGENTS), suite(OPEN_SWE)],
+        which: Which::Usual,
     },
     Environment {
         name: "python-dcode",
         packages: &[CLIENT, DEEP_AGENTS],
         requirements: &["deepagents-code==0.1.57", "pytest>=9,<10", "pytest-asyncio>=1,<2", "pytest-timeout>=2,<3"],
-        tests: &[Suite { package: DEEP_AGENTS, directory: "tests_dcode", has_long: true }],
+        tests: &[Suite { package: DEEP_AGENTS, directory: "tests_dcode" }],
+        which: Which::Long,
     },
 ];
 /// How long one test may take, in seconds.
@@ -75,41 +77,39 @@ const TEST_SECONDS_MAX: u32 = 300;
 pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
     tools::need_root()?;
     run_shown(cargo().args(["build", "--workspace", "--all-targets", "--locked"]))?;
-    install()?;
-    let temporary = Temporary::new()?;
-    let tested = tests(&Metadata::read()?.remuda("debug"), &temporary.directory, Which::Usual);
-    temporary.must_be_empty()?;
-    fs::remove_dir(&temporary.directory)?;
-    tested?;
+    for which in [Which::Usual, Which::Long] {
+        by_themselves(which)?;
+    }
     Ok(true)
 }
 
 /// The tests that take long.
 pub(crate) fn soak() -> anyhow::Result<()> {
-    install()?;
+    by_themselves(Which::Long)
+}
+
+fn by_themselves(which: Which) -> anyhow::Result<()> {
+    install(which)?;
     let temporary = Temporary::new()?;
-    let tested = tests(&Metadata::read()?.remuda("debug"), &temporary.directory, Which::Long);
+    let tested = tests(&Metadata::read()?.remuda("debug"), &temporary.directory, which);
     temporary.must_be_empty()?;
     fs::remove_dir(&temporary.directory)?;
     tested
 }
 
 /// Makes or completes the environments.
-pub(crate) fn install() -> anyhow::Result<()> {
+pub(crate) fn install(which: Which) -> anyhow::Result<()> {
     tools::need_program("python3", "python3")?;
     let version = text(program("python3").args(["-c", "import sys; print(sys.version_info >= (3, 11))"]))?;
     anyhow::ensure!(version.trim() == "True", "the Python packages need Python 3.11 or newer as `python3`");
-    ENVIRONMENTS.iter().try_for_each(Environment::install)
+    ENVIRONMENTS.iter().filter(|environment| environment.which == which).try_for_each(Environment::install)
 }
 
 /// Runs the tests of each package to the end, so that one run tells all that is wrong.
 pub(crate) fn tests(remuda: &Path, temporary: &Path, which: Which) -> anyhow::Result<()> {
     let mut failed = Vec::new();
-    for environment in ENVIRONMENTS {
-        for Suite { package, directory, has_long } in environment.tests {
-            if which == Which::Long && !has_long {
-                continue;
-            }
+    for environment in ENVIRONMENTS.iter().filter(|environment| environment.which == which) {
+        for Suite { package, directory } in environment.tests {
             // Pytest keeps its own temporary files for whoever looks at failures.
             let base = temporary.join("pytest");
             let mut pytest = environment.program("pytest");
@@ -121,9 +121,6 @@ pub(crate) fn tests(remuda: &Path, temporary: &Path, which: Which) -> anyhow::Re
                 .env("REMUDA_BINARY", remuda)
                 .env("TMPDIR", temporary)
                 .env("MYPY_CACHE_DIR", environment.place().join("mypy"));
-            if *has_long {
-                pytest.args(["-m", if which == Which::Long { "soak" } else { "not soak" }]);
-            }
             if run_shown(&mut pytest).is_err() {
                 failed.push(format!("{package}/{directory}"));
             }

@@ -43,7 +43,7 @@ pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
     steps.step("browser and development server", || browser::prepare(&metadata.target))?;
     steps.step("foreign clients from their registries", || clients::install(&metadata))?;
     steps.step("rules of the repository", || check::all(&metadata, &remuda))?;
-    steps.step("Python packages", python::install)?;
+    steps.step("Python packages", || python::install(python::Which::Usual))?;
     let temporary = Temporary::new()?;
     let tested = steps.step("tests", || {
         // To the end, so that one run tells all that is wrong.

@@ -61,7 +61,6 @@ def test_an_agent_works_in_a_new_sandbox(server: Server, client: Remuda, tmp_pat
 
 
 # The command line takes its time to start: one of the two is enough for every run.
-@pytest.mark.soak
 def test_it_works_in_one_that_was_there_and_leaves_it(server: Server, client: Remuda, tmp_path: Path) -> None:
     with client.sandbox(memory_mib=512) as box:
         box.write("/workspace/there", b"before\n")

@@ -2,7 +2,7 @@
 
 use clap::CommandFactory;
 
-use super::values::{duration, time_limit};
+use super::values::{bytes, duration, time_limit};
 use super::*;
 
 const ID: &str = "c1@2026-10-08T12:00:00.000Z";
@@ -80,6 +80,12 @@ fn memory_has_units() {
         [("1", "128M to 64G"), ("1T", "128M to 64G"), ("1.5G", "whole number"), ("2X", "512M or 2G"), ("512B", "512M")]
     {
         assert!(memory_mib(wrong).unwrap_err().contains(because), "{wrong}: {:?}", memory_mib(wrong));
+    }
+    for (text, count) in [("7", 7), ("500K", 500 << 10), ("10M", 10 << 20), ("2gib", 2 << 30)] {
+        assert_eq!(bytes(text), Ok(count), "{text}");
+    }
+    for wrong in ["", "0", "-1", "1.5M", "M", "7X"] {
+        assert!(bytes(wrong).unwrap_err().contains("a number of bytes"), "{wrong}");
     }
     assert!(memory_mib("").is_err() && memory_mib("-1").is_err() && memory_mib("ü").is_err());
 }

@@ -112,11 +112,11 @@ pub fn disk_mib(text: &str) -> Result<u32, String> {
 /// A number of bytes. Units are powers of 1024.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let count = with_unit(text, 0).filter(|count| *count > 0);
-    count.ok_or_else(|| "it must look like 500K, 10M or 2G, or be a number of bytes".to_owned())
+    count.ok_or_else(|| "it must be a whole number like 500K, 10M or 2G, or a number of bytes".to_owned())
 }
 
 fn mib(text: &str, least: u32, most: u32) -> Result<u32, String> {
-    let bytes = with_unit(text, 20).ok_or("it must look like 512M or 2G, or be a number of MiB")?;
+    let bytes = with_unit(text, 20).ok_or("it must be a whole number like 512M or 2G, or a number of MiB")?;
     match u32::try_from(bytes >> 20) {
         Ok(mib) if (least..=most).contains(&mib) => Ok(mib),
         _ => Err(format!("it must be {least}M to {}G; a bare number counts MiB", most >> 10)),
