@@ -30,7 +30,7 @@ use crate::access::Action;
 use crate::caller::Caller;
 use crate::clock::{id_entropy, now_unix_ms};
 use crate::ledger::Entry;
-use crate::operations::fork;
+use crate::operations::{capture, fork};
 use crate::platform::Platform;
 use crate::registry::{SandboxCell, SnapshotCell};
 use crate::usage;
@@ -320,7 +320,7 @@ pub(crate) async fn conclude<T: Serialize>(platform: &Platform, work: &Work, end
     // Where it could not be written, the next server does both.
     if let Some(cell) = publishing.filter(|_| written) {
         platform.registry().tables().named(&cell);
-        cell.written();
+        capture::on_record(platform, &cell);
     }
     if let Some(cell) = settling.filter(|_| written) {
         let finishing = platform.clone();

@@ -167,8 +167,15 @@ pub(crate) async fn fail(platform: &Platform, cell: &Arc<SnapshotCell>, error: &
     let mut changes = vec![Change::Release(Holder::from(&cell.id))];
     changes.extend(cell.doc().change());
     changes.extend(events::snapshot(&cell.account, &cell.show()));
-    platform.registry().tables().forget_snapshots(std::slice::from_ref(&cell.id));
     changes
+}
+
+/// What became of a capture is on record now: it is told, and one that failed is on record alone.
+pub(crate) fn on_record(platform: &Platform, cell: &SnapshotCell) {
+    cell.written();
+    if cell.inner().doc.shown.state == SnapshotState::Failed {
+        platform.registry().tables().forget_snapshots(std::slice::from_ref(&cell.id));
+    }
 }
 
 /// What is to be captured.

@@ -156,7 +156,7 @@ pub(crate) async fn settle(platform: &Platform, cell: &Arc<SnapshotCell>) {
         }
     };
     match platform.journal().apply(changes).await {
-        Ok(_) => cell.written(),
+        Ok(_) => capture::on_record(platform, cell),
         Err(e) => tracing::error!("the state of {} is not written down: {e}", cell.id),
     }
     drop((entry, reading));

@@ -81,7 +81,7 @@ async fn left_behind(platform: &Platform, cell: &Arc<SnapshotCell>) {
             let error = interrupted("capture");
             let changes = capture::fail(platform, cell, &error).await;
             match platform.journal().apply(changes).await {
-                Ok(_) => cell.written(),
+                Ok(_) => capture::on_record(platform, cell),
                 Err(e) => tracing::error!("that {} failed is not written down: {e}", cell.id),
             }
         }
