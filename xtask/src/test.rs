@@ -33,6 +33,8 @@ pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
         Ok(())
     })?;
     steps.step("format", || run_shown(cargo().args(["fmt", "--all", "--check"])))?;
+    // Mostly waits for others, so it need not wait for the compiler.
+    let packages = std::thread::spawn(|| python::install(python::Which::Usual));
     steps.step("build", || run_shown(cargo().args(["build", "--workspace", "--all-targets", "--locked"])))?;
     steps.step("clippy", || {
         run_shown(cargo().args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
@@ -43,12 +45,17 @@ pub(crate) fn run(_: &[String]) -> anyhow::Result<bool> {
     steps.step("browser and development server", || browser::prepare(&metadata.target))?;
     steps.step("foreign clients from their registries", || clients::install(&metadata))?;
     steps.step("rules of the repository", || check::all(&metadata, &remuda))?;
-    steps.step("Python packages", || python::install(python::Which::Usual))?;
+    steps.step("Python packages, installed beside the build", || {
+        packages.join().unwrap_or_else(|_| Err(anyhow::anyhow!("their installation panicked")))
+    })?;
     let temporary = Temporary::new()?;
     let tested = steps.step("tests", || {
         // To the end, so that one run tells all that is wrong.
         let mut tests = cargo();
         tests.args(["test", "--workspace", "--locked", "--no-fail-fast"]).env("TMPDIR", &temporary.directory);
+        // Most tests wait for sandboxes most of the time: half as many more than there are processors keep these busy.
+        let processors = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        tests.env("RUST_TEST_THREADS", (processors + processors.div_ceil(2)).to_string());
         run_shown(&mut tests)
     });
     let python_tested = steps

@@ -241,7 +241,7 @@ pub(crate) struct SnapshotInner {
     pub(crate) doc: SnapshotDoc,
     /// Restores that read it now.
     pub(crate) readers: usize,
-    /// It is active or has failed, and that is not on the disk yet: nobody is told of it.
+    /// It is active or has failed, and that is not on the disk yet: nobody is told that it is active.
     pub(crate) unwritten: bool,
 }
 
@@ -260,9 +260,8 @@ impl SnapshotCell {
     pub(crate) fn show(&self) -> Snapshot {
         let inner = self.inner();
         let mut shown = inner.doc.shown.clone();
-        if inner.unwritten && matches!(shown.state, SnapshotState::Active | SnapshotState::Failed) {
+        if inner.unwritten && shown.state == SnapshotState::Active {
             shown.state = SnapshotState::Verifying;
-            shown.failure = None;
         }
         shown.judged()
     }

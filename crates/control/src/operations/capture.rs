@@ -166,7 +166,7 @@ pub(crate) async fn fail(platform: &Platform, cell: &Arc<SnapshotCell>, error: &
     platform.collect().await;
     let mut changes = vec![Change::Release(Holder::from(&cell.id))];
     changes.extend(cell.doc().change());
-    changes.extend(events::snapshot(&cell.account, &cell.show()));
+    changes.extend(events::snapshot(&cell.account, &cell.to_be()));
     changes
 }
 
