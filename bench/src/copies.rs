@@ -57,11 +57,10 @@ pub(crate) fn ours<'a>(world: &'a World, server: &Server, served: Served, count:
     Ok(Box::new(move || world.runtime.block_on(source.fork(count))))
 }
 
-/// A running server of ours; its sandbox is removed with it.
-pub(crate) struct Source {
+/// A running server of ours.
+struct Source {
     client: Client,
-    /// Its sandbox.
-    pub id: SandboxId,
+    id: SandboxId,
     identity: Identity,
     served: Served,
 }

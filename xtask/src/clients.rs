@@ -1,7 +1,6 @@
 //! `cargo xtask clients`: the foreign clients that tests use, from their package registries, as they are. Must never be part
 //! of what is built.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -9,6 +8,7 @@ use anyhow::Context as _;
 use crate::command::{output, program, run as run_shown};
 use crate::project::Metadata;
 use crate::tools;
+use crate::venv;
 
 /// A package of Python's registry, in a virtual environment of its own name.
 const PYTHON: [(&str, &str); 1] = [("mainbrella", "0.1.0")];
@@ -30,17 +30,7 @@ fn python(place: &Path, name: &str, version: &str) -> anyhow::Result<()> {
     if output(program(&python).args(["-c", &script])).is_ok() {
         return Ok(());
     }
-    // What an interrupted run left is no environment.
-    if place.exists() {
-        fs::remove_dir_all(place).with_context(|| format!("cannot remove {}", place.display()))?;
-    }
-    let make = || run_shown(program("python3").args(["-m", "venv"]).arg(place));
-    // Debian has the module in a package of its own.
-    make().or_else(|_| {
-        tools::install("python3-venv")?;
-        make()
-    })?;
+    venv::make(place)?;
     let package = format!("{name}=={version}");
-    let install = ["-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet", &package];
-    run_shown(program(&python).args(install)).with_context(|| format!("cannot install {package} by pip"))
+    run_shown(venv::pip_install(place).arg(&package)).with_context(|| format!("cannot install {package} by pip"))
 }

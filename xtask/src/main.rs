@@ -14,6 +14,7 @@ mod soak;
 mod steps;
 mod test;
 mod tools;
+mod venv;
 
 use std::process::ExitCode;
 

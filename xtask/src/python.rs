@@ -8,10 +8,11 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
-use crate::command::{self, cargo, output, program, run as run_shown, text};
+use crate::command::{self, cargo, program, run as run_shown, text};
 use crate::project::{self, Metadata};
 use crate::test::Temporary;
 use crate::tools;
+use crate::venv;
 
 /// An environment with packages of ours, what their tests need, and the directories of tests that run in it.
 struct Environment {
@@ -148,17 +149,9 @@ impl Environment {
         if fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
             return Ok(());
         }
-        if place.exists() {
-            fs::remove_dir_all(&place).with_context(|| format!("cannot remove {}", place.display()))?;
-        }
-        // Debian's Python has the means for it in a package of its own.
-        if output(program("python3").args(["-c", "import ensurepip, venv"])).is_err() {
-            tools::install("python3-venv")?;
-        }
-        run_shown(program("python3").args(["-m", "venv", "--clear"]).arg(&place))
-            .with_context(|| format!("cannot make a Python environment in {}", place.display()))?;
-        let mut pip = self.program("pip");
-        pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(self.requirements);
+        venv::make(&place)?;
+        let mut pip = venv::pip_install(&place);
+        pip.args(self.requirements);
         for package in self.packages {
             pip.arg("--editable").arg(project::root().join(package));
         }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{EngineError, Result, Tried};
-use crate::state_file;
+use crate::state_file::{self, Mended};
 
 /// Where an image's directory keeps what is known of it.
 const MANIFEST: &str = "manifest.json";
@@ -47,12 +47,13 @@ impl ImageFiles {
         let mut bytes = Vec::new();
         state.seek(SeekFrom::Start(0)).tried(trying)?;
         state.read_to_end(&mut bytes).tried(trying)?;
-        match state_file::mend_epoll(&bytes) {
-            Ok(mend) => {
-                if mend.removed > 0 {
-                    tracing::debug!("took the events out of {} epoll registrations that were removed", mend.removed);
+        match state_file::mend_epoll(&mut bytes) {
+            Ok(Mended { within, removed }) => {
+                if removed > 0 {
+                    tracing::debug!("took the events out of {removed} epoll registrations that were removed before");
                 }
-                mend.bytes.iter().try_for_each(|(at, byte)| state.write_all_at(&[*byte], *at)).tried(trying)
+                // In one write: the source stands still meanwhile.
+                state.write_all_at(&bytes[within.clone()], within.start as u64).tried(trying)
             }
             Err(e) => {
                 tracing::warn!("a checkpoint's state file cannot be read and is not mended: {e}");

@@ -6,20 +6,21 @@
 
 mod reader;
 
+use std::ops::Range;
+
 use self::reader::{Reader, Result, Span, Stream};
 
-/// What to write over a state file: where, and the byte.
+/// What was changed of a state file.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Mend {
-    /// In the order of the places.
-    pub(crate) bytes: Vec<(u64, u8)>,
+pub(crate) struct Mended {
+    /// Every byte that was changed lies in here.
+    pub(crate) within: Range<usize>,
     /// Registrations that no epoll instance knows any more.
     pub(crate) removed: usize,
-    /// Registrations and lists that said what is ready.
-    pub(crate) relisted: usize,
 }
 
-/// Finds what to write over a state file so that the copies' epoll instances work. Nothing grows or shrinks.
+/// Changes a state file in place so that the copies' epoll instances work. Nothing grows or shrinks, and a file that makes
+/// no sense is left as it is.
 ///
 /// **Removed registrations.** Builds of gVisor before March 2026 link the registrations that a `epoll_wait` found not
 /// ready to each other and leave it at that. One that is removed later (its file was closed) is still reached from its
@@ -34,36 +35,35 @@ pub(crate) struct Mend {
 /// descriptor, for ever, and of no other. A server that had a connection open at the capture then answers nobody. If
 /// the instance was first, the end of that connection is never told. So every list is emptied and every registration
 /// says that it is in none: a restore lists them all anew, each once, and looks at each.
-pub(crate) fn mend_epoll(file: &[u8]) -> Result<Mend> {
+pub(crate) fn mend_epoll(file: &mut [u8]) -> Result<Mended> {
     let stream = Stream::of(file)?;
     let mut reader = Reader { bytes: &stream.bytes, at: 0 };
     let mut zeroed: Vec<Span> = Vec::new();
-    let mut mend = Mend::default();
+    let mut mended = Mended::default();
     while reader.at < stream.bytes.len() {
         let found = reader.graph()?;
         for registration in &found.registrations {
             if let (Some(mask), false) = (registration.mask, found.kept.contains(&registration.id)) {
                 zeroed.push(mask);
-                mend.removed += 1;
+                mended.removed += 1;
             }
             if let Some((ready, true)) = registration.ready {
                 zeroed.push(ready);
-                mend.relisted += 1;
             }
         }
         // A list that leads to what nothing else leads to stays: an object that nobody refers to is not restored.
         let ends = found.ends.iter().filter(|end| end.leads_to != 0 && found.kept.contains(&end.leads_to));
-        for end in ends {
-            zeroed.push(end.number);
-            mend.relisted += 1;
-        }
+        zeroed.extend(ends.map(|end| end.number));
     }
-    for (from, to) in zeroed {
-        // The same number of bytes, all of them saying nothing but that another follows.
-        mend.bytes.extend((from..to).map(|at| (stream.in_file(at) as u64, if at + 1 == to { 0 } else { 0x80 })));
+    // The same number of bytes, all of them saying nothing but that another follows.
+    let written = zeroed.iter().flat_map(|&(from, to)| (from..to).map(move |at| (at, at + 1 == to)));
+    for (at, last) in written.map(|(at, last)| (stream.in_file(at), last)) {
+        let Some(byte) = file.get_mut(at) else { continue };
+        *byte = if last { 0 } else { 0x80 };
+        let Range { start, end } = mended.within;
+        mended.within = if start == end { at..at + 1 } else { start.min(at)..end.max(at + 1) };
     }
-    mend.bytes.sort_unstable();
-    Ok(mend)
+    Ok(mended)
 }
 
 #[cfg(test)]
@@ -153,9 +153,8 @@ mod tests {
     /// The file as it is when it was mended.
     fn mended(file: &[u8]) -> Vec<u8> {
         let mut mended = file.to_vec();
-        for (at, byte) in mend_epoll(file).unwrap().bytes {
-            mended[at as usize] = byte;
-        }
+        let Mended { within, .. } = mend_epoll(&mut mended).unwrap();
+        assert!((0..file.len()).all(|at| within.contains(&at) || mended[at] == file[at]));
         mended
     }
 
@@ -181,7 +180,7 @@ mod tests {
         ]);
         let after = mended(&whole);
         assert_eq!(said(&after), (vec![0x19, 0, 0x2019], vec![false; 3], vec![]));
-        assert_eq!(mend_epoll(&whole).unwrap().removed, 1);
+        assert_eq!(mend_epoll(&mut whole.clone()).unwrap().removed, 1);
         assert_eq!(mended(&after), after, "and once more is harmless");
     }
 
@@ -207,18 +206,23 @@ mod tests {
     #[test]
     fn a_file_in_which_all_is_well_is_left_as_it_is() {
         let whole = file(&[registration(1, 0x19, false), instance(4, 0, 0), map(2, &[1]), map(3, &[])]);
-        assert_eq!(mend_epoll(&whole), Ok(Mend::default()));
+        let mut after = whole.clone();
+        assert_eq!(mend_epoll(&mut after), Ok(Mended::default()));
+        assert_eq!(after, whole);
     }
 
     proptest! {
         #[test]
-        fn nonsense_is_an_error_or_mended_within_the_file(at in 50usize..300, byte: u8, cut in 0usize..400) {
-            let mut broken = file(&[registration(1, 0x19, true), registration(2, 0x2019, false), instance(4, 1, 1), map(3, &[1])]);
+        fn nonsense_is_an_error_and_changes_nothing_or_is_mended_within_what_is_told(
+            at in 50usize..300, byte: u8, cut in 0usize..400,
+        ) {
+            let objects = [registration(1, 0x19, true), registration(2, 0x2019, false), instance(4, 1, 1), map(3, &[1])];
+            let mut broken = file(&objects);
             if let Some(changed) = broken.get_mut(at) { *changed = byte }
             broken.truncate(cut.max(10));
-            if let Ok(mend) = mend_epoll(&broken) {
-                prop_assert!(mend.bytes.iter().all(|(at, _)| (*at as usize) < broken.len()));
-            }
+            let before = broken.clone();
+            let within = mend_epoll(&mut broken).map(|mended| mended.within).unwrap_or_default();
+            prop_assert!((0..before.len()).all(|at| within.contains(&at) || broken[at] == before[at]));
         }
     }
 }

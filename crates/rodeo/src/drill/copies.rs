@@ -13,7 +13,7 @@ use super::server::Server;
 use super::{DrillError, Log};
 
 /// What a script prints, waited for.
-async fn run(client: &Client, sandbox: &SandboxId, script: &str) -> Result<String, ClientError> {
+pub(super) async fn run(client: &Client, sandbox: &SandboxId, script: &str) -> Result<String, ClientError> {
     let request = wire::StartExecution { command: Some(script.into()), wait_ms: Some(30_000), ..Default::default() };
     Ok(client.execute(sandbox, &request).await?.stdout.unwrap_or_default())
 }

@@ -6,6 +6,7 @@ use std::num::NonZeroU16;
 use remuda_client::{Client, new_key, wire};
 use remuda_types::SandboxId;
 
+use super::copies::run;
 use super::lost::{everything, small};
 use super::server::Server;
 use super::visit::Visitor;
@@ -35,9 +36,7 @@ async fn serving(client: &Client) -> Result<SandboxId, DrillError> {
     let id = client.create_sandbox(&small()).await?.id;
     let argv = Some(["python3", "-c", APPLICATION].map(String::from).to_vec());
     client.execute(&id, &wire::StartExecution { argv, ..Default::default() }).await?;
-    let ready = "until curl -sf localhost:8080/ > /dev/null; do sleep 0.05; done";
-    let wait = wire::StartExecution { command: Some(ready.into()), wait_ms: Some(30_000), ..Default::default() };
-    client.execute(&id, &wait).await?;
+    run(client, &id, "until curl -sf localhost:8080/ > /dev/null; do sleep 0.05; done").await?;
     Ok(id)
 }
 
